@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// TestPrivilegedBootBehaviour boots one guest and tries everything in it: a boot is
-// what takes long.
+// TestPrivilegedBootBehaviour boots one guest and runs all tests in it, because a boot takes
+// long.
 func TestPrivilegedBootBehaviour(t *testing.T) {
 	privileged.Require(t)
 	m := boot(t)
@@ -29,7 +29,7 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 		t.Error("a guest that is not configured runs a container")
 	}
 	config, reported := testConfig(), time.Now()
-	config.Time = reported.Add(-time.Hour) // not what the machine itself would say
+	config.Time = reported.Add(-time.Hour) // differs from the machine's own clock
 	if err := m.guest.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
@@ -57,13 +57,14 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 		{"dial", testDial},
 		{"thaw", testThaw},
 		{"flood", testFlood},
-		{"shutdown", func(t *testing.T, _ guest.Guest) { testShutdown(t, m) }}, // the last one
+		// must be the last one
+		{"shutdown", func(t *testing.T, _ guest.Guest) { testShutdown(t, m) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, m.guest) })
 	}
 }
 
-// sh runs a script in a container of its own and gives what it says.
+// sh runs a script in a new container and returns its result.
 func sh(t *testing.T, g guest.Guest, script string, change func(*guest.Process)) result {
 	t.Helper()
 	p := container("script", "/bin/sh", "-c", script)
@@ -73,7 +74,7 @@ func sh(t *testing.T, g guest.Guest, script string, change func(*guest.Process))
 	return run(t, g, p, nil)
 }
 
-// expect fails unless the script says exactly this and succeeds.
+// expect fails the test unless the script prints exactly this and succeeds.
 func expect(t *testing.T, g guest.Guest, script, want string, change func(*guest.Process)) {
 	t.Helper()
 	if got := sh(t, g, script, change); got.stdout != want || got.exit.Code != 0 {
@@ -99,8 +100,8 @@ func testShell(t *testing.T, g guest.Guest) {
 	expect(t, g, "echo $$; test -e /proc/2/exe || echo alone; for d in null zero full random urandom tty pts shm; do test -e /dev/$d || echo no $d; done", "1\nalone\n", nil)
 }
 
-// testClock: the time of day is what the guest was told. Software emulation on a loaded
-// machine may lose some since, and never adds any.
+// testClock checks that the guest's clock has the time that the node set. Software emulation on
+// a busy machine may lose time, but never gains any.
 func testClock(t *testing.T, g guest.Guest, set, reported time.Time) {
 	got := sh(t, g, "date +%s", nil)
 	latest := set.Add(time.Since(reported)).Unix() + 1
@@ -152,7 +153,7 @@ func testStdin(t *testing.T, g guest.Guest) {
 	if got := run(t, g, container("main", "/bin/cat"), nil); got.stdout != "" || got.exit.Code != 0 {
 		t.Errorf("without input: %+v", got)
 	}
-	// A process that does not read its input ends when it ends.
+	// A process that does not read its input still ends.
 	if got := run(t, g, container("main", "/bin/true"), endless{}); got.exit.Code != 0 {
 		t.Errorf("with endless input: %+v", got)
 	}
@@ -170,7 +171,7 @@ func testIdentity(t *testing.T, g guest.Guest) {
 	const status = "grep -E '^(CapEff|CapBnd|CapPrm|CapAmb|NoNewPrivs)' /proc/self/status | tr -d '\\t'"
 	expect(t, g, status, "CapPrm:0000000000000000\nCapEff:0000000000000000\nCapBnd:00000000080000e1\nCapAmb:0000000000000000\nNoNewPrivs:1\n", asUser("play"))
 	expect(t, g, status, "CapPrm:00000000080000e1\nCapEff:00000000080000e1\nCapBnd:00000000080000e1\nCapAmb:0000000000000000\nNoNewPrivs:1\n", nil)
-	// With CAP_MKNOD alone nobody gets at the machine's disks and channel.
+	// CAP_MKNOD alone gives no access to the machine's disks and channel.
 	if got := sh(t, g, "mknod /tmp/disk b 254 0 && cat /tmp/disk", nil); got.exit.Code == 0 {
 		t.Errorf("a container reads the machine's disk: %.100q", got.stdout)
 	}
@@ -203,7 +204,7 @@ func testVolumes(t *testing.T, g guest.Guest) {
 	expect(t, g, "echo kept > /data/file", "", with(guest.Mount{Volume: "data", Target: "/data"}))
 	expect(t, g, "cat /link/sub/file; touch /link/sub/file 2>/dev/null || echo read-only", "kept\nread-only\n",
 		with(guest.Mount{Volume: "data", Target: "/link/sub", ReadOnly: true}))
-	// Within a volume a path stays within it, whatever links a container has made.
+	// A path in a volume stays in the volume, even with links that a container has made.
 	expect(t, g, "busybox ln -s / /data/root; busybox ln -s ../../../../../etc /data/etc", "", with(guest.Mount{Volume: "data", Target: "/data"}))
 	expect(t, g, "cat /x/file; ls /x", "kept\netc\nfile\nroot\n", with(guest.Mount{Volume: "data", SubPath: "root", Target: "/x"}))
 	expect(t, g, "ls /x", "", with(guest.Mount{Volume: "data", SubPath: "new/dir", Target: "/x"}))
@@ -271,7 +272,8 @@ func testLimits(t *testing.T, g guest.Guest) {
 	}
 }
 
-// lines reads from a process's output; one that says nothing for long ends it.
+// lines returns a reader of a process's output. A process without output for long makes the
+// reads fail.
 func lines(t *testing.T) (*bufio.Reader, io.Writer) {
 	r, w := io.Pipe()
 	silent := time.AfterFunc(timeout, func() { _ = w.CloseWithError(errors.New("the process says nothing")) })
@@ -305,7 +307,7 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 	if got := run(t, g, root, strings.NewReader("through")); got.stdout != "through" {
 		t.Errorf("cat beside it: %+v", got)
 	}
-	// A process that the command leaves behind does not hold up its end.
+	// A process that the command leaves behind does not delay the end of the command.
 	root.Argv = []string{"sh", "-c", "sleep 1000 & echo left"}
 	if got := run(t, g, root, nil); got.stdout != "left\n" {
 		t.Errorf("a command that leaves a process: %+v", got)
@@ -334,7 +336,7 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 	}
 }
 
-// testAbandoned ends a process by ending its context.
+// testAbandoned ends a process by canceling its context.
 func testAbandoned(t *testing.T, g guest.Guest) {
 	reason := errors.New("nobody wants it")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -346,7 +348,7 @@ func testAbandoned(t *testing.T, g guest.Guest) {
 	if _, err := r.Wait(); !errors.Is(err, reason) {
 		t.Errorf("Wait() = %v, want %v", err, reason)
 	}
-	// Its name is free once it is gone.
+	// The container's name is free once the process is gone.
 	deadline := time.Now().Add(timeout)
 	for {
 		if r, err = g.Run(t.Context(), container("main", "/bin/true"), guest.Streams{}); err == nil || time.Now().After(deadline) {
@@ -380,7 +382,7 @@ func testTerminal(t *testing.T, g guest.Guest) {
 		t.Fatal(err)
 	}
 	_, _ = io.WriteString(keyboard, "hello\n")
-	read("hello") // its echo
+	read("hello") // the echo
 	read("got hello")
 	read("30 100")
 	if exit, err := r.Wait(); err != nil || exit.Code != 0 {
@@ -397,7 +399,7 @@ func testDial(t *testing.T, g guest.Guest) {
 	for {
 		conn, err := g.Dial(t.Context(), 8080)
 		if err != nil && time.Now().Before(deadline) {
-			continue // it does not listen yet
+			continue // the program does not listen yet
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -442,7 +444,7 @@ func testThaw(t *testing.T, g guest.Guest) {
 	}
 }
 
-// testFlood: whoever does not read one stream holds up no other.
+// testFlood checks that a stream that is not read does not delay other streams.
 func testFlood(t *testing.T, g guest.Guest) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -462,7 +464,7 @@ func testFlood(t *testing.T, g guest.Guest) {
 	}
 }
 
-// testShutdown: nothing runs any more, and the VMM ends by itself.
+// testShutdown checks that all processes end and that the VMM exits by itself.
 func testShutdown(t *testing.T, m *vm) {
 	expect(t, m.guest, "echo hello from inside", "hello from inside\n", nil)
 	if err := m.guest.Shutdown(t.Context()); err != nil {

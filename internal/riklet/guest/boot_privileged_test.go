@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// timeout is for a boot under software emulation beside other tests.
+// timeout allows for a boot under software emulation while other tests run.
 const timeout = 90 * time.Second
 
 // vm is a booted machine.
@@ -30,15 +30,15 @@ type vm struct {
 	console *output.Buffer
 }
 
-// boot boots the kernel and initramfs of RIK_GUEST with an image of busybox and a
-// writable disk, and reaches the init.
+// boot starts a VM with the kernel and initramfs of RIK_GUEST, a busybox image and a writable
+// disk, and connects to the init.
 func boot(t *testing.T, extra ...string) *vm {
 	t.Helper()
 	files := os.Getenv("RIK_GUEST")
 	if files == "" {
 		t.Fatal("RIK_GUEST is not set: it is the directory of kernel and initramfs; make bin/guest, and see hack/test.sh")
 	}
-	dir, err := os.MkdirTemp("", "rik-boot-") // short, for the socket's path
+	dir, err := os.MkdirTemp("", "rik-boot-") // a short path, for the socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func begin(t *testing.T, socket string, args []string) (*vm, error) {
 	var err error
 	m.session, err = guest.Connect(ctx, guest.Channel{Socket: socket})
 	if err != nil {
-		select { // the console is whole then
+		select { // then the console's output is complete
 		case <-ended:
 		case <-time.After(time.Second):
 		}
@@ -101,8 +101,8 @@ func begin(t *testing.T, socket string, args []string) (*vm, error) {
 	return m, err
 }
 
-// clock tells the kernel how fast the time-stamp counter is, and to trust it: in software
-// emulation it cannot measure that, and some boots then hang.
+// clock returns kernel parameters that set the frequency of the time-stamp counter and mark it
+// as reliable. In software emulation the kernel cannot measure it, and some boots then hang.
 func clock(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/cpuinfo")
@@ -171,7 +171,7 @@ func busyboxRoot(t *testing.T, dir string) string {
 			t.Fatal(err)
 		}
 	}
-	// Links that lead out of a root that is not entered with care.
+	// Links that lead out of the root unless they are resolved inside it.
 	if err := os.Symlink("/../../../nowhere/resolv.conf", filepath.Join(root, "etc/resolv.conf")); err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func container(name string, argv ...string) guest.Process {
 	return guest.Process{Container: name, Argv: argv, Root: guest.Disk{ID: "image"}, Capabilities: []string{"CAP_CHOWN", "CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_MKNOD"}}
 }
 
-// result is what a process said and how it ended.
+// result is the output of a process and its exit.
 type result struct {
 	stdout, stderr string
 	exit           guest.Exit

@@ -10,14 +10,14 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// client implements Guest on any way to open streams.
+// client implements Guest on top of an Opener.
 type client struct{ open Opener }
 
-// New makes the node's side of the guest that open leads to.
+// New returns the node's side of the guest whose streams open opens.
 func New(open Opener) Guest { return &client{open: open} }
 
-// call opens a stream, asks, and gives the answer, with the stream when the operation
-// goes on. send writes what follows the request's line.
+// call opens a stream, sends a request and returns the answer. It also returns the stream, for
+// operations that continue. send writes what follows the request's line.
 func (c *client) call(ctx context.Context, r Request, send func(io.Writer) error) (net.Conn, Answer, error) {
 	conn, err := c.open(ctx)
 	if err != nil {
@@ -26,7 +26,7 @@ func (c *client) call(ctx context.Context, r Request, send func(io.Writer) error
 	conn = wire.ReadAhead(conn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	answer, err := exchange(conn, r, send)
-	// A context that ended has closed the stream, or is about to.
+	// If the context has ended, the stream is closed or will be.
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -45,7 +45,7 @@ func exchange(conn net.Conn, r Request, send func(io.Writer) error) (Answer, err
 	if sent == nil && send != nil {
 		sent = send(conn)
 	}
-	// An init that refuses what is sent answers before it has read it all.
+	// An init that refuses a request may answer before it has read all of it.
 	var answer Answer
 	if err := wire.ReadLine(conn, &answer); err != nil {
 		return Answer{}, errors.Join(sent, err)
@@ -56,7 +56,7 @@ func exchange(conn net.Conn, r Request, send func(io.Writer) error) (Answer, err
 	return answer, sent
 }
 
-// ask is a call that ends with its answer.
+// ask makes a call that ends with its answer.
 func (c *client) ask(ctx context.Context, r Request, send func(io.Writer) error) (Answer, error) {
 	conn, answer, err := c.call(ctx, r, send)
 	if err != nil {
@@ -81,7 +81,8 @@ func (c *client) Files(ctx context.Context, v Volume) error {
 	return err
 }
 
-// withoutFiles is a volume whose files go as frames: they may be longer than a line.
+// withoutFiles returns the volume without its files. They are sent as frames, because they may
+// be longer than a line.
 func withoutFiles(v Volume) Volume {
 	v.Files = nil
 	return v

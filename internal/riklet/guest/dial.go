@@ -18,21 +18,21 @@ func (c *client) Dial(ctx context.Context, port int32) (net.Conn, error) {
 	return NewFramed(conn), nil
 }
 
-// Framed is a byte stream in frames, so that each direction can end by itself. It
-// carries a connection to a guest's port, at either end.
+// Framed is a byte stream in frames, so that each direction can end separately. Both ends use it
+// for a connection to a guest's port.
 type Framed struct {
 	net.Conn
 	reader *wire.Reader
-	ended  bool // the other end has said End
+	ended  bool // whether End was received
 
 	mu     sync.Mutex
-	closed bool // End was said
+	closed bool // whether End was sent
 }
 
-// NewFramed makes a byte stream of what follows the lines of a stream.
+// NewFramed returns a byte stream over the part of a stream that follows the lines.
 func NewFramed(conn net.Conn) *Framed { return &Framed{Conn: conn, reader: wire.NewReader(conn)} }
 
-// Read is for one goroutine at a time.
+// Read may be called by one goroutine at a time.
 func (f *Framed) Read(p []byte) (int, error) {
 	for {
 		if f.ended {
@@ -57,7 +57,7 @@ func (f *Framed) Read(p []byte) (int, error) {
 	}
 }
 
-// Write sends all of p, in frames that leave room for other streams.
+// Write sends all of p, in frames that are small enough not to delay other streams.
 func (f *Framed) Write(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +74,7 @@ func (f *Framed) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// CloseWrite tells the other end that nothing more comes.
+// CloseWrite sends End: no more data follows.
 func (f *Framed) CloseWrite() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// hostile makes a session with a guest whose every stream is answered by behave.
+// hostile returns a session with a guest that answers every stream with behave.
 func hostile(t *testing.T, behave func(net.Conn)) *guest.Session {
 	t.Helper()
 	node, inside := net.Pipe()
@@ -44,7 +44,7 @@ func hostile(t *testing.T, behave func(net.Conn)) *guest.Session {
 	return s
 }
 
-// says answers each stream with this text, and then holds it open.
+// says answers each stream with this text, and then keeps the stream open.
 func says(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		go func() { _, _ = io.Copy(io.Discard, c) }()
@@ -89,8 +89,8 @@ func TestHostileEndlessLine(t *testing.T) {
 	}
 }
 
-// TestSilentGuest: every operation ends with its context, and the session refuses more
-// streams once it has given out all, instead of growing.
+// TestSilentGuest checks that every operation ends with its context. The session refuses new
+// streams once the maximum is open, so that its memory stays limited.
 func TestSilentGuest(t *testing.T) {
 	t.Parallel()
 	s := hostile(t, says(""))
@@ -138,7 +138,7 @@ func TestHostileProcesses(t *testing.T) {
 	}
 }
 
-// TestHostileMultiplexer: what only a node may do ends the session.
+// TestHostileMultiplexer checks that frames that only a node may send end the session.
 func TestHostileMultiplexer(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(*yamux.Session, net.Conn){
@@ -172,7 +172,8 @@ func TestHostileMultiplexer(t *testing.T) {
 	}
 }
 
-// TestFailuresArePrintable: what a guest says ends up in logs and on terminals.
+// TestFailuresArePrintable checks the text of errors from a guest, because it appears in logs
+// and on terminals.
 func TestFailuresArePrintable(t *testing.T) {
 	t.Parallel()
 	g := guest.New(hostile(t, says("{\"failure\":{\"text\":\"a\\u001b[2Jb\\nc"+strings.Repeat("y", 5000)+"\"}}\n")).Open)

@@ -9,20 +9,21 @@ import (
 // Op is an operation of the protocol.
 type Op string
 
-// The operations. Each has a stream of its own.
+// The operations. Each has its own stream.
 const (
 	OpConfigure Op = "configure" // then the files of its volumes as frames
 	OpRun       Op = "run"       // then output as frames, until the exit
-	OpStdin     Op = "stdin"     // then frames; its own stream, lest it hide the end of the run's
-	OpSignal    Op = "signal"
-	OpResize    Op = "resize"
-	OpFiles     Op = "files" // then the files as frames
-	OpDial      Op = "dial"  // then frames
-	OpUsage     Op = "usage"
-	OpHealth    Op = "health"
-	OpThaw      Op = "thaw"
-	OpKeep      Op = "keep"
-	OpShutdown  Op = "shutdown"
+	// then frames; on another stream, so that it cannot hide the end of the run's
+	OpStdin    Op = "stdin"
+	OpSignal   Op = "signal"
+	OpResize   Op = "resize"
+	OpFiles    Op = "files" // then the files as frames
+	OpDial     Op = "dial"  // then frames
+	OpUsage    Op = "usage"
+	OpHealth   Op = "health"
+	OpThaw     Op = "thaw"
+	OpKeep     Op = "keep"
+	OpShutdown Op = "shutdown"
 )
 
 // Request is the first line of a stream.
@@ -32,14 +33,14 @@ type Request struct {
 	Process  *Process  `json:"process,omitempty"`
 	Volume   *Volume   `json:"volume,omitempty"`
 	Identity *Identity `json:"identity,omitempty"`
-	Run      uint64    `json:"run,omitempty"`   // which, by the answer to OpRun
-	Stdin    bool      `json:"stdin,omitempty"` // OpStdin will follow; if not: /dev/null
+	Run      uint64    `json:"run,omitempty"`   // from the answer to OpRun
+	Stdin    bool      `json:"stdin,omitempty"` // OpStdin will follow; otherwise /dev/null
 	Signal   int       `json:"signal,omitempty"`
 	Size     Size      `json:"size,omitzero"`
 	Port     int32     `json:"port,omitempty"`
 }
 
-// FileHeader begins a file of a volume: a frame, followed by its content in others.
+// FileHeader is a frame that begins a file of a volume. Frames with its content follow.
 type FileHeader struct {
 	Volume string `json:"volume"`
 	Path   string `json:"path"`
@@ -54,7 +55,7 @@ type Answer struct {
 	Usage   *Usage   `json:"usage,omitempty"`
 }
 
-// Kind of a Failure, where the node tells it apart from others.
+// Kind is the kind of a Failure that the node must distinguish.
 type Kind string
 
 // The kinds of failures.
@@ -64,17 +65,16 @@ const (
 	KindDisk        Kind = "Disk"
 )
 
-// Failure is an error on its way from a guest.
+// Failure is an error in a message from a guest.
 type Failure struct {
 	Kind Kind   `json:"kind,omitempty"`
 	Text string `json:"text"`
 }
 
-// maxFailure bounds what a guest may say in an error, which ends up in logs and
-// conditions.
+// maxFailure limits the text of a guest's error, which appears in logs and conditions.
 const maxFailure = 1024
 
-// NewFailure makes an error fit for the way.
+// NewFailure converts an error to a Failure.
 func NewFailure(err error) *Failure {
 	f := &Failure{Text: err.Error()}
 	switch {
@@ -91,7 +91,8 @@ func NewFailure(err error) *Failure {
 	return f
 }
 
-// Err makes an error of it again. The text is the guest's, quoted where it could hurt.
+// Err converts the failure back to an error. The text comes from the guest, so special
+// characters are replaced.
 func (f *Failure) Err() error {
 	if f == nil {
 		return nil
@@ -112,7 +113,7 @@ func (f *Failure) Err() error {
 	return fmt.Errorf("the guest says: %s", text)
 }
 
-// without takes away what the error says in front of its text anyway.
+// without removes the prefix that the wrapping error adds anyway.
 func without(text string, err error) string {
 	for {
 		rest, ok := strings.CutPrefix(text, err.Error()+": ")
@@ -123,7 +124,7 @@ func without(text string, err error) string {
 	}
 }
 
-// printable replaces what would move a terminal's cursor or break a line.
+// printable replaces characters that would move a terminal's cursor or break a line.
 func printable(text string) string {
 	out := []rune(text)
 	for i, r := range out {

@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// countingConn counts the reads of what carries a stream: each is a system call where
-// that is a supervisor's socket, and takes locks where it is a session.
+// countingConn counts the reads of the connection under a stream. On a supervisor's socket each
+// read is a system call, and in a session each read takes locks.
 type countingConn struct {
 	net.Conn
 	reads *atomic.Int64
@@ -24,8 +24,8 @@ func (c countingConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// TestAnswersAreReadAhead: an answer was read byte by byte, a system call each, and one
-// without end took a processor for seconds.
+// TestAnswersAreReadAhead covers answers that were read byte by byte, with a system call each.
+// An answer without an end used a processor for seconds.
 func TestAnswersAreReadAhead(t *testing.T) {
 	t.Parallel()
 	const length = 64 << 10
@@ -44,7 +44,7 @@ func TestAnswersAreReadAhead(t *testing.T) {
 	}
 }
 
-// TestFramesFollowALine: what was read ahead of a line is not lost to the frames.
+// TestFramesFollowALine checks that bytes read ahead with a line are not lost to the frames.
 func TestFramesFollowALine(t *testing.T) {
 	t.Parallel()
 	g := guest.New(func(context.Context) (net.Conn, error) {

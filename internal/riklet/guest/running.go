@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// running is a process in a guest: a stream that lives as long as it.
+// running is a process in a guest. Its stream lives as long as the process.
 type running struct {
 	client *client
 	conn   net.Conn
@@ -43,13 +43,13 @@ func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error)
 	return r, nil
 }
 
-// feed sends standard input until it ends, on a stream of its own: what the process
-// does not read holds up nothing else. A Read that waits for ever keeps this goroutine:
-// only the caller, whose reader it is, can end that.
+// feed sends standard input until it ends, on a separate stream, so that input that the process
+// does not read delays nothing else. If a Read of stdin blocks forever, this goroutine stays;
+// only the caller can end that.
 func (r *running) feed(ctx context.Context, stdin io.Reader) {
 	conn, _, err := r.client.call(ctx, Request{Op: OpStdin, Run: r.answer.Run}, nil)
 	if err != nil {
-		return // the process has ended, or the guest: Wait says which
+		return // the process or the guest has ended; Wait reports which
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	over := make(chan struct{})
@@ -61,18 +61,18 @@ func (r *running) feed(ctx context.Context, stdin io.Reader) {
 		}
 	}()
 	input := NewFramed(conn)
-	// Errors are the end of the process or of the input: neither is Wait's.
+	// An error means the end of the process or of the input. Wait must not report either.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{input}, struct{ io.Reader }{stdin}, make([]byte, wire.Chunk))
 	_ = input.CloseWrite()
-	// The init ends the stream when it has taken everything.
+	// The init ends the stream when it has received all input.
 	_, _ = io.Copy(io.Discard, conn)
 	close(over)
 	stop()
 	_ = conn.Close()
 }
 
-// drain writes the output until the exit. A Writer that fails is written to no more;
-// the process goes on.
+// drain writes the output until the exit. After a Writer has failed, its output is discarded and
+// the process continues.
 func drain(conn io.Reader, s Streams) (Exit, error) {
 	frames := wire.NewReader(conn)
 	stdout, stderr := writerOrNothing(s.Stdout), writerOrNothing(s.Stderr)
@@ -112,7 +112,7 @@ func writerOrNothing(w io.Writer) io.Writer {
 	return w
 }
 
-// copyFrame gives the writer to use from now on.
+// copyFrame copies a frame and returns the writer for the following frames.
 func copyFrame(w io.Writer, frame io.Reader, buf []byte) (io.Writer, error) {
 	for {
 		n, err := frame.Read(buf)
@@ -149,7 +149,7 @@ func (r *running) Resize(ctx context.Context, s Size) error {
 	return err
 }
 
-// ask asks about a process that may have ended, which is no error.
+// ask sends a request about a process. It is not an error if the process has ended.
 func (r *running) ask(ctx context.Context, request Request) (Answer, error) {
 	select {
 	case <-r.done:

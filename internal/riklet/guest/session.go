@@ -13,20 +13,20 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// ErrBusy is returned when a guest has as many streams as it may; one that does not
-// answer holds on to all that it ever got.
+// ErrBusy is returned if a guest has the maximum number of streams. A guest that does not answer
+// keeps all its streams.
 var ErrBusy = errors.New("the guest has too many open streams")
 
-// Session is the node's end of a channel. Any goroutine may use it.
+// Session is the node's end of a channel. It is safe for concurrent use.
 type Session struct {
 	mux   *yamux.Session
-	slots chan struct{} // one for each stream that is not entirely gone
+	slots chan struct{} // one for each stream that is not completely closed
 }
 
 // dialInterval is the pause between attempts to reach a VMM's socket.
 const dialInterval = 20 * time.Millisecond
 
-// Connect reaches a guest's init, however long that takes to boot: it returns when the
+// Connect connects to a guest's init, and waits until the guest has booted. It returns when the
 // init has answered, or with ctx's cause.
 func Connect(ctx context.Context, c Channel) (*Session, error) {
 	var failure error
@@ -46,7 +46,8 @@ func Connect(ctx context.Context, c Channel) (*Session, error) {
 	}
 }
 
-// dial connects once. A VMM that maps vsock refuses while nobody listens in the guest.
+// dial connects once. A VMM that maps vsock refuses the connection while no program listens in
+// the guest.
 func dial(ctx context.Context, c Channel) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", c.Socket)
@@ -62,8 +63,8 @@ func dial(ctx context.Context, c Channel) (net.Conn, error) {
 	return conn, nil
 }
 
-// NewSession greets the init at the other end of a connection and begins a session
-// with it. The connection is the session's from then on, also when this fails.
+// NewSession greets the init at the other end of a connection and starts a session with it. The
+// session owns the connection, also if NewSession fails.
 func NewSession(ctx context.Context, conn net.Conn) (*Session, error) {
 	if err := wire.Greet(ctx, conn); err != nil {
 		_ = conn.Close()
@@ -77,7 +78,7 @@ func NewSession(ctx context.Context, conn net.Conn) (*Session, error) {
 	return &Session{mux: mux, slots: make(chan struct{}, wire.Streams)}, nil
 }
 
-// Open opens one stream; it is an Opener. ErrBusy when there are too many.
+// Open opens one stream; it is an Opener. It returns ErrBusy if there are too many streams.
 func (s *Session) Open(ctx context.Context) (net.Conn, error) {
 	select {
 	case s.slots <- struct{}{}:
@@ -101,7 +102,7 @@ func (s *Session) Open(ctx context.Context) (net.Conn, error) {
 		}
 		return newStream(s, r.stream), nil
 	case <-ctx.Done():
-		// Whenever it does open, it is closed; until then it counts.
+		// If the stream is opened later, it is closed then. Until then it counts.
 		go func() {
 			if r := <-result; r.err == nil {
 				_ = r.stream.Close()
@@ -112,14 +113,14 @@ func (s *Session) Open(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Done is closed when the session has ended, whoever ended it.
+// Done returns a channel that is closed when the session has ended, on either side.
 func (s *Session) Done() <-chan struct{} { return s.mux.CloseChan() }
 
 // Close ends the session and all its streams.
 func (s *Session) Close() error { return s.mux.Close() }
 
-// stream makes a multiplexer's stream what a net.Conn promises: Close and deadlines
-// end a Write that waits, even when the guest reads nothing.
+// stream gives a yamux stream the behavior of a net.Conn: Close and deadlines end a blocked
+// Write, even if the guest reads nothing.
 type stream struct {
 	*yamux.Stream
 	session *Session
@@ -127,7 +128,7 @@ type stream struct {
 	results chan written
 	closed  chan struct{}
 
-	writing sync.Mutex // one Write at a time, so that results are its own
+	writing sync.Mutex // one Write at a time, so that each gets its own result
 	once    sync.Once
 	started sync.Once
 
@@ -144,8 +145,8 @@ func newStream(s *Session, y *yamux.Stream) *stream {
 	return &stream{Stream: y, session: s, writes: make(chan []byte), results: make(chan written, 1), closed: make(chan struct{})}
 }
 
-// Write hands a copy to the stream's own writer, and stops waiting for it when the
-// stream is closed. A Write that did not end leaves the stream unusable for others.
+// Write passes a copy to the stream's writer goroutine, and stops waiting for it when the stream
+// is closed. After an interrupted Write the stream is unusable.
 func (s *stream) Write(p []byte) (int, error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -172,7 +173,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	case <-s.closed:
 		return 0, net.ErrClosed
 	case <-timeout:
-		_ = s.Close() // half a message was written: nothing sensible can follow
+		_ = s.Close() // half a message was written, so the stream is unusable
 		return 0, yamux.ErrTimeout
 	}
 }
@@ -193,7 +194,7 @@ func (s *stream) writer() {
 func (s *stream) Close() error {
 	s.once.Do(func() {
 		close(s.closed)
-		_ = s.SetReadDeadline(time.Unix(1, 0)) // ends a Read that waits
+		_ = s.SetReadDeadline(time.Unix(1, 0)) // ends a blocked Read
 		go func() {
 			_ = s.Stream.Close()
 			<-s.session.slots

@@ -16,15 +16,15 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// Where the machine's own file systems are. Containers see none of it.
+// Paths of the machine's own file systems. Containers cannot see them.
 const (
 	runDir     = "/run/rik"
 	moduleList = "/modules/order"
 	moduleDir  = "/modules"
 )
 
-// Main is the whole of process 1. It does not return: what goes wrong is told on the
-// console, and the machine is powered off.
+// Main runs process 1. It does not return: it prints an error on the console and powers the
+// machine off.
 func Main() {
 	console("rik-init: up")
 	err := boot()
@@ -33,8 +33,8 @@ func Main() {
 	powerOff()
 }
 
-// console writes a line to the kernel's log, which is shown on the serial console: it
-// works before anything is mounted, and never blocks for long.
+// console writes a line to the kernel's log, which appears on the serial console. It works
+// before anything is mounted, and never blocks for long.
 func console(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
@@ -73,8 +73,8 @@ var baseMounts = []baseMount{
 	{"tmpfs", "run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
 }
 
-// mountBase moves the root to a tmpfs and mounts the rest below it: the kernel's first
-// root cannot be pivoted away from, and containers must be.
+// mountBase moves the root to a tmpfs and mounts the other file systems below it. Containers
+// need pivot_root, which does not work from the kernel's first root.
 func mountBase() error {
 	const root = "/newroot"
 	if err := os.MkdirAll(root, 0o755); err != nil {
@@ -92,7 +92,7 @@ func mountBase() error {
 			return fmt.Errorf("mounting %s: %w", m.target, err)
 		}
 	}
-	// The modules are still in the old root, which stays reachable by this directory.
+	// The modules are still in the old root. This bind mount keeps them reachable.
 	if err := unix.Mkdir(root+moduleDir, 0o755); err != nil {
 		return err
 	}
@@ -114,18 +114,19 @@ func mountBase() error {
 	return os.MkdirAll(runDir, 0o700)
 }
 
-// loadModules loads what the kernel needs for its devices, in the order of the list.
-// What is missing or refused may be built in, or of a device that is not there.
+// loadModules loads the modules for the kernel's devices, in the order of the list. A module
+// that is missing or refused may be built in, or its device may not exist.
 func loadModules() {
 	list, err := os.ReadFile(moduleList)
 	if err != nil {
-		return // a kernel with everything built in
+		return // a kernel without modules
 	}
 	for name := range strings.FieldsSeq(string(list)) {
 		if err := loadModule(filepath.Join(moduleDir, filepath.Base(name))); err != nil && !errors.Is(err, unix.EEXIST) {
 			console("rik-init: module %s: %v", name, err)
 		}
-		_ = os.Remove(filepath.Join(moduleDir, filepath.Base(name))) // it is in memory twice
+		// the kernel has its own copy in memory
+		_ = os.Remove(filepath.Join(moduleDir, filepath.Base(name)))
 	}
 	_ = unix.Unmount(moduleDir, unix.MNT_DETACH)
 }
@@ -139,8 +140,8 @@ func loadModule(path string) error {
 	return unix.FinitModule(int(f.Fd()), "", 0) //nolint:gosec // a descriptor
 }
 
-// onOrder shuts down when the kernel passes on Ctrl-Alt-Del, which is how Firecracker
-// and others ask for it.
+// onOrder shuts down when the kernel reports Ctrl-Alt-Del, with which Firecracker and other VMMs
+// request a shutdown.
 func onOrder(server *Server, kernel *Kernel) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	signals := make(chan os.Signal, 1)
@@ -154,8 +155,8 @@ func onOrder(server *Server, kernel *Kernel) {
 	}()
 }
 
-// powerOff ends the VM. Without ACPI Linux cannot switch a machine off, and would halt
-// it for ever: it is reset instead, which ends the VMM (see guest.CommandLine).
+// powerOff ends the VM. Without ACPI, Linux cannot power a machine off and would only halt it.
+// It is reset instead, which ends the VMM (see guest.CommandLine).
 func powerOff() {
 	unix.Sync()
 	how := unix.LINUX_REBOOT_CMD_RESTART
@@ -168,16 +169,16 @@ func powerOff() {
 	select {}
 }
 
-// channelInterval is the first pause between looks at a port that nobody has connected to;
-// it doubles up to channelAtMost: a guest whose node is gone for long has to cost next to
-// nothing. portAtMost is how long the port may take to appear before vsock is tried.
+// channelInterval is the first pause between reads of a port without a peer. It doubles up to
+// channelAtMost, so that a guest without a node uses little CPU. portAtMost is how long the port
+// may take to appear before the init tries vsock.
 const (
 	channelInterval = 10 * time.Millisecond
 	channelAtMost   = 80 * time.Millisecond
 	portAtMost      = 2 * time.Second
 )
 
-// serveChannel serves one session after the other for ever.
+// serveChannel serves sessions, one after the other, forever.
 func serveChannel(server *Server) error {
 	deadline := time.Now().Add(portAtMost)
 	for {
@@ -195,7 +196,7 @@ func serveChannel(server *Server) error {
 	}
 }
 
-// findPort finds the port's device by its name.
+// findPort finds the device of the port by its name.
 func findPort() (string, bool) {
 	names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 	for _, name := range names {
@@ -207,7 +208,7 @@ func findPort() (string, bool) {
 	return "", false
 }
 
-// servePort opens the port anew for each session, which drops what the last one left.
+// servePort reopens the port for each session, which discards data of the last one.
 func servePort(server *Server, path string) error {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR, 0) //nolint:gosec // a device
@@ -219,8 +220,8 @@ func servePort(server *Server, path string) error {
 	}
 }
 
-// port is a virtio-serial port. While nobody is connected to it, reads say that it has
-// ended: until the first byte, that is waited out.
+// port is a virtio-serial port. While it has no peer, reads return the end of the stream. Until
+// the first byte, Read waits instead.
 type port struct {
 	io.ReadWriteCloser
 	began bool

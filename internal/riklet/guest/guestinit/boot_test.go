@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// lonely is a port that nobody has connected to until a number of reads was made.
+// lonely is a port that has no peer until a number of reads were made.
 type lonely struct {
 	io.ReadWriteCloser
 	reads, until int
@@ -20,8 +20,8 @@ func (l *lonely) Read(b []byte) (int, error) {
 	return copy(b, "x"), nil
 }
 
-// TestPortIsPatient: a guest that nobody talks to looks at its port often at first, and
-// seldom later; once somebody has, an end is an end.
+// TestPortIsPatient checks that the init of a guest without a peer reads its port often at first
+// and seldom later. After the first byte, the end of the stream is final.
 func TestPortIsPatient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

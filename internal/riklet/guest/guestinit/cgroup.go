@@ -23,7 +23,7 @@ const (
 	cpuPeriod        = 100000 // microseconds, the kernel's default
 )
 
-// controlCgroups makes the cgroup of all containers, with what limits need.
+// controlCgroups creates the cgroup of all containers and enables the controllers for limits.
 func controlCgroups() error {
 	if err := os.MkdirAll(containersCgroup, 0o755); err != nil {
 		return err
@@ -36,12 +36,13 @@ func controlCgroups() error {
 	return nil
 }
 
-// makeCgroup makes the cgroup of one run, with its limits.
+// makeCgroup creates the cgroup of one run, with its limits.
 func makeCgroup(dir string, p guest.Process) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return fmt.Errorf("making a cgroup: %w", err)
 	}
-	// A container is one thing: when memory is short all of it goes, as on the node.
+	// A container is one unit: if it runs out of memory, all its processes are killed, as on the
+	// node.
 	set := map[string]string{"memory.oom.group": "1"}
 	if p.MemoryBytes > 0 {
 		set["memory.max"] = strconv.FormatInt(p.MemoryBytes, 10)
@@ -50,7 +51,7 @@ func makeCgroup(dir string, p guest.Process) error {
 		set["pids.max"] = strconv.FormatInt(p.PIDs, 10)
 	}
 	if p.MilliCPU > 0 {
-		// Less than 1 ms in a period is refused by the kernel.
+		// The kernel refuses less than 1 ms per period.
 		quota := max(p.MilliCPU*cpuPeriod/1000, 1000)
 		set["cpu.max"] = fmt.Sprintf("%d %d", quota, cpuPeriod)
 	}
@@ -62,7 +63,7 @@ func makeCgroup(dir string, p guest.Process) error {
 	return nil
 }
 
-// killCgroup kills all that is in a cgroup and below.
+// killCgroup kills all processes in a cgroup and below.
 func killCgroup(dir string) {
 	_ = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
 }
@@ -72,7 +73,7 @@ const (
 	cgroupGoneInterval = 2 * time.Millisecond
 )
 
-// removeCgroup removes a cgroup when what was killed in it is gone.
+// removeCgroup removes a cgroup once the killed processes are gone.
 func removeCgroup(dir string) error {
 	deadline := time.Now().Add(cgroupGoneAtMost)
 	for {
@@ -84,7 +85,7 @@ func removeCgroup(dir string) error {
 	}
 }
 
-// oomKills counts the kills for want of memory in a cgroup.
+// oomKills returns the number of out-of-memory kills in a cgroup.
 func oomKills(dir string) uint64 {
 	n, _ := readField(filepath.Join(dir, "memory.events"), "oom_kill")
 	return n
@@ -95,7 +96,7 @@ func cpuNanos(dir string) (uint64, error) {
 	return micros * 1000, err
 }
 
-// machineMemory is what the machine uses and cannot give back at will.
+// machineMemory returns the memory that the machine uses and cannot reclaim.
 func machineMemory() (uint64, error) {
 	total, err := readField("/proc/meminfo", "MemTotal:")
 	if err != nil {
@@ -108,7 +109,7 @@ func machineMemory() (uint64, error) {
 	return (total - available) * 1024, nil
 }
 
-// readField finds the number after a word at the beginning of a line.
+// readField returns the number after a word at the beginning of a line.
 func readField(path, word string) (uint64, error) {
 	f, err := os.Open(path) //nolint:gosec // of the kernel
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// container is one run of a container, from its first process to the last.
+// container is one run of a container, from its first process to its last.
 type container struct {
 	process guest.Process
 	dir     string // on the writable disk: upper, work, root, names
@@ -25,7 +25,7 @@ type container struct {
 	pid     int
 }
 
-// Start starts a container, or a command in one.
+// Start starts a container, or a command in a running one.
 func (k *Kernel) Start(p guest.Process, stdin bool) (*Child, error) {
 	if len(p.Argv) == 0 {
 		return nil, fmt.Errorf("%w: no command was given", guest.ErrNotRunnable)
@@ -60,7 +60,7 @@ func (k *Kernel) Start(p guest.Process, stdin bool) (*Child, error) {
 	return child, nil
 }
 
-// prepare makes what a container needs, and takes its name.
+// prepare creates everything that a container needs, and reserves its name.
 func (k *Kernel) prepare(p guest.Process) (*container, order, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -88,7 +88,7 @@ func (k *Kernel) prepare(p guest.Process) (*container, order, error) {
 	return c, order{Process: p, Image: image, Dir: c.dir}, nil
 }
 
-// writeNames writes in place: containers have these very files mounted.
+// writeNames overwrites the files in place, because containers have these files mounted.
 func (c *container) writeNames(hosts, resolv string) error {
 	hostname, err := os.Hostname()
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *container) writeNames(hosts, resolv string) error {
 	return nil
 }
 
-// forget ends what is left of a container, and frees its name.
+// forget kills the remaining processes of a container, and frees its name.
 func (k *Kernel) forget(c *container) error {
 	killCgroup(c.cgroup)
 	err := removeCgroup(c.cgroup)
@@ -114,7 +114,7 @@ func (k *Kernel) forget(c *container) error {
 	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
-// startBeside starts a command in a container that runs.
+// startBeside starts a command in a running container.
 func (k *Kernel) startBeside(p guest.Process, stdin bool) (*Child, error) {
 	k.mu.Lock()
 	c, ok := k.containers[p.Container]
@@ -138,7 +138,7 @@ func (k *Kernel) startBeside(p guest.Process, stdin bool) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The command leads a session; what left that ends with the container.
+	// The command leads a session. Processes that left the session end with the container.
 	signal := child.Signal
 	child.Kill = func() {
 		_ = unix.Kill(-child.PID, unix.SIGKILL)
@@ -147,7 +147,7 @@ func (k *Kernel) startBeside(p guest.Process, stdin bool) (*Child, error) {
 	return child, nil
 }
 
-// withDefaults adds the variables that the environment of a container does not have.
+// withDefaults adds the variables that a container's environment lacks.
 func withDefaults(env, defaults []string) []string {
 	all := slices.Clone(env)
 	for _, e := range defaults {
@@ -159,8 +159,8 @@ func withDefaults(env, defaults []string) []string {
 	return all
 }
 
-// launch starts a stage: this program again, which does what its order says and
-// becomes the command. It returns when it has, or has not.
+// launch starts a stage: this program again, which executes its order and becomes the command.
+// launch returns when the command runs, or with an error.
 func (k *Kernel) launch(o order, cgroup string, stdin bool) (*Child, error) {
 	ends, err := newEnds(o.Process.TTY, stdin)
 	if err != nil {
@@ -198,13 +198,13 @@ func (k *Kernel) launch(o order, cgroup string, stdin bool) (*Child, error) {
 	return child, nil
 }
 
-// nopCloser: a terminal is closed once, by whoever reads it.
+// nopCloser leaves a terminal open, because its reader closes it.
 type nopCloser struct{ io.Writer }
 
 func (nopCloser) Close() error { return nil }
 
-// forkStage forks on a thread of its own. To put a child into another PID namespace
-// the thread is told so, and dies afterward: it can never have a thread again.
+// forkStage forks on a separate thread. To put a child into another PID namespace, the thread
+// must enter that namespace. After that it cannot create threads, so it ends.
 func forkStage(e *ends, attributes *syscall.SysProcAttr, join int) (int, error) {
 	type forked struct {
 		pid int
@@ -213,7 +213,7 @@ func forkStage(e *ends, attributes *syscall.SysProcAttr, join int) (int, error) 
 	result := make(chan forked)
 	go func() {
 		if join != 0 {
-			runtime.LockOSThread() // and never unlocked
+			runtime.LockOSThread() // never unlocked, so the thread ends with its goroutine
 			if err := enterPIDs(join); err != nil {
 				result <- forked{0, err}
 				return

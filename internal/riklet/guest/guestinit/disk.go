@@ -17,12 +17,12 @@ import (
 const (
 	imageDir   = runDir + "/images"
 	scratchDir = runDir + "/scratch"
-	// diskAtMost is how long a disk may take to appear.
+	// diskAtMost is the timeout for a disk to appear.
 	diskAtMost   = 2 * time.Second
 	diskInterval = 5 * time.Millisecond
 )
 
-// findDisk finds a disk's device, waiting for it if need be.
+// findDisk finds a disk's device. It waits until the device appears.
 func findDisk(d guest.Disk) (string, error) {
 	deadline := time.Now().Add(diskAtMost)
 	for {
@@ -34,7 +34,7 @@ func findDisk(d guest.Disk) (string, error) {
 	}
 }
 
-// lookForDisk looks once: by serial number, and if no disk has any, by place.
+// lookForDisk searches once: by serial number, or by position if no disk has a serial number.
 func lookForDisk(d guest.Disk, sys string) (string, error) {
 	disks, err := filepath.Glob(filepath.Join(sys, "vd*"))
 	if err != nil {
@@ -65,10 +65,10 @@ func lookForDisk(d guest.Disk, sys string) (string, error) {
 	return "", fmt.Errorf("no disk %q among the %d of this machine", d.ID, len(disks))
 }
 
-// mountScratch mounts the file system that holds volumes and the writable layers of
-// containers: the disk with this ID, or memory when the ID is empty. A disk that an earlier
-// boot used keeps its volumes; the kernel replays its journal. ErrDisk means that the disk
-// is there and its file system cannot be used.
+// mountScratch mounts the file system for volumes and the writable layers of containers: the
+// disk with this ID, or memory if the ID is empty. A disk that an earlier boot used keeps its
+// volumes; the kernel replays its journal. ErrDisk means that the disk exists but its file
+// system cannot be used.
 func mountScratch(id string) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	if id == "" {
@@ -81,8 +81,8 @@ func mountScratch(id string) error {
 	if err != nil {
 		return err
 	}
-	// discard: the blocks of deleted files go back to the node. errors=remount-ro: a damaged
-	// disk fails writes instead of spreading the damage.
+	// discard: the node gets the blocks of deleted files back. errors=remount-ro: writes to a
+	// damaged disk fail instead of spreading the damage.
 	if err := unix.Mount(device, scratchDir, "ext4", flags, "discard,errors=remount-ro"); err != nil {
 		return fmt.Errorf("%w: mounting disk %q: %w", guest.ErrDisk, id, err)
 	}
@@ -92,8 +92,8 @@ func mountScratch(id string) error {
 	return nil
 }
 
-// scratchDirs makes the directories of the scratch file system. The writable layers of an
-// earlier boot are removed: each container starts from its image, and only volumes stay.
+// scratchDirs creates the directories of the scratch file system. It removes the writable layers
+// of an earlier boot: each container starts from its image, and only volumes stay.
 func scratchDirs() error {
 	if err := os.RemoveAll(containerDir); err != nil {
 		return fmt.Errorf("removing old container layers: %w", err)
@@ -101,8 +101,8 @@ func scratchDirs() error {
 	return errors.Join(os.MkdirAll(containerDir, 0o700), os.MkdirAll(scratchVolumes, 0o700))
 }
 
-// findScratch finds the writable disk: without serial numbers, it is the one that can
-// be written, for images cannot.
+// findScratch finds the writable disk. Without serial numbers it is the only disk that is not
+// read-only, because images are.
 func findScratch(id string) (string, error) {
 	device, err := findDisk(guest.Disk{ID: id, Index: -1})
 	if err == nil {
@@ -117,7 +117,7 @@ func findScratch(id string) (string, error) {
 	return "", err
 }
 
-// mountImage mounts an image read-only, once however many containers use it.
+// mountImage mounts an image read-only. Containers with the same image share the mount.
 func (k *Kernel) mountImage(d guest.Disk) (string, error) {
 	device, err := findDisk(d)
 	if err != nil {
@@ -130,7 +130,7 @@ func (k *Kernel) mountImage(d guest.Disk) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	// noload: a journal to be replayed cannot be, on a disk that cannot be written.
+	// noload: on a read-only disk the journal cannot be replayed.
 	if err := unix.Mount(device, dir, "ext4", unix.MS_RDONLY|unix.MS_NODEV, "noload"); err != nil {
 		return "", fmt.Errorf("mounting the image of disk %q, which must be ext4: %w", d.ID, err)
 	}

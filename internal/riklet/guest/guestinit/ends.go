@@ -13,10 +13,10 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// ends are both ends of what a stage is given: its standard streams and the socket
-// on which it gets its order and says what became of it.
+// ends holds both ends of a stage's descriptors: its standard streams, and the control socket on
+// which it receives its order and reports the result.
 type ends struct {
-	stdin          *os.File // nil without
+	stdin          *os.File // nil without input
 	stdout, stderr *os.File
 	control        *os.File
 
@@ -48,7 +48,8 @@ func (e *ends) open(tty, stdin bool) error {
 	}
 	for _, ours := range []**os.File{&e.stdout, &e.stderr} {
 		if tty {
-			// Replaced by the terminal; until then errors of the stage's runtime go here.
+			// The terminal replaces it later. Until then it receives errors of the stage's Go
+			// runtime.
 			e.child = append(e.child, os.Stderr)
 			continue
 		}
@@ -67,7 +68,7 @@ func (e *ends) open(tty, stdin bool) error {
 	return nil
 }
 
-// theirs are the descriptors of the stage, in its order.
+// theirs returns the stage's descriptors, in the order in which it expects them.
 func (e *ends) theirs() []uintptr {
 	fds := make([]uintptr, 0, len(e.child))
 	for _, f := range e.child {
@@ -98,15 +99,15 @@ func (e *ends) closeOurs() error {
 	return err
 }
 
-// ttyByte comes with a terminal, failureByte before a failure; the end of the socket
-// alone means that the command runs.
+// ttyByte is sent with a terminal, and failureByte before an error message. If the socket is
+// closed without either, the command runs.
 const (
 	ttyByte     = 't'
 	failureByte = 'f'
 )
 
-// command gives a stage its order and waits until the command runs. It gives the
-// terminal that the stage made, if it was to.
+// command sends a stage its order and waits until the command runs. It returns the terminal if
+// the stage has created one.
 func command(control *os.File, o order) (*os.File, error) {
 	defer control.Close()
 	if err := wire.WriteLine(control, o); err != nil {
@@ -149,7 +150,7 @@ func readFailure(control *os.File) error {
 	return text
 }
 
-// receive reads one byte, and the file that may come with it.
+// receive reads one byte, and the file descriptor that may come with it.
 func receive(socket int) (byte, *os.File, error) {
 	var one [1]byte
 	space := make([]byte, unix.CmsgSpace(4))

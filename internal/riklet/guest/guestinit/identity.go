@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity is a user of a root, with its groups.
+// identity is a user of a container's root, with its groups.
 type identity struct {
 	uid, gid int
 	groups   []int
 	home     string
 }
 
-// accountsMost bounds /etc/passwd and /etc/group, which are a stranger's.
+// accountsMost limits the size of /etc/passwd and /etc/group, because the image is not trusted.
 const accountsMost = 4 << 20
 
-// lookUser finds a user as an image's configuration names it, in the root that this
-// process is in.
+// lookUser finds a user in the root of this process. spec has the form of an image's
+// configuration.
 func lookUser(spec string) (identity, error) {
 	passwd, closePasswd := accounts("/etc/passwd")
 	defer closePasswd()
@@ -34,7 +34,7 @@ func lookUser(spec string) (identity, error) {
 	return identity{uid: found.Uid, gid: found.Gid, groups: found.Sgids, home: found.Home}, nil
 }
 
-// accounts opens a file that may be missing, or be anything.
+// accounts opens a file that may be missing, or may not be a regular file.
 func accounts(path string) (io.Reader, func()) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // in the container's own root
 	if err != nil {
@@ -54,7 +54,7 @@ IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMI
 SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP
 MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE`)
 
-// capabilitySet makes a set of names; what the table does not have is an error.
+// capabilitySet returns the set of the named capabilities. An unknown name is an error.
 func capabilitySet(names []string) (uint64, error) {
 	var set uint64
 	for _, name := range names {
@@ -72,8 +72,8 @@ func capabilitySet(names []string) (uint64, error) {
 	return set, nil
 }
 
-// take makes the calling thread this user with these capabilities and no others, nor
-// any way to more.
+// take changes the calling thread to this user with exactly these capabilities. Without newPrivs
+// the thread cannot gain more.
 func (i identity) take(names []string, newPrivs bool) error {
 	keep, err := capabilitySet(names)
 	if err != nil {
@@ -84,13 +84,13 @@ func (i identity) take(names []string, newPrivs bool) error {
 			continue
 		}
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
-			break // beyond the kernel's last
+			break // beyond the kernel's last capability
 		}
 	}
 	if err := i.setIDs(); err != nil {
 		return err
 	}
-	// A user other than root has lost them by now, and keeps none without asking.
+	// A user other than root has lost all capabilities by now.
 	if i.uid == 0 {
 		if err := setCapabilities(keep); err != nil {
 			return fmt.Errorf("giving up capabilities: %w", err)
@@ -102,7 +102,7 @@ func (i identity) take(names []string, newPrivs bool) error {
 	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 }
 
-// setIDs changes this thread alone, not all: it is the one that executes the program.
+// setIDs changes only this thread, because this thread executes the program.
 func (i identity) setIDs() error {
 	groups := make([]uint32, 0, len(i.groups)+1)
 	for _, g := range i.groups {

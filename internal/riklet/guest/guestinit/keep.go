@@ -8,9 +8,9 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// keep makes the containers outlive their session: from its return on nothing of their
-// output is said any more, so that a snapshot of the machine has all that the node has
-// not got. thaw takes it back. A command beside a container is not kept.
+// keep makes the containers continue when their session ends. After it returns, no more of their
+// output is sent, so that a snapshot of the machine contains all output that the node has not
+// received. thaw reverts this. Commands in a container are not kept.
 func (s *Server) keep() {
 	s.mu.Lock()
 	s.keeping = true
@@ -26,8 +26,8 @@ func (s *Server) keep() {
 	}
 }
 
-// thaw lets what was held speak again, each on the stream that it has. One whose stream
-// went with another session waits for guest.Process.Kept.
+// thaw resumes the output of kept processes, each on its present stream. A process whose stream
+// ended with its session waits for guest.Process.Kept.
 func (s *Server) thaw(i guest.Identity) error {
 	err := s.machine.Thaw(i)
 	s.mu.Lock()
@@ -39,7 +39,7 @@ func (s *Server) thaw(i guest.Identity) error {
 	return err
 }
 
-// keepNothing is for the machine's end: what was kept is killed like the rest.
+// keepNothing ends keep before a shutdown, so that kept processes are killed like the others.
 func (s *Server) keepNothing() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,8 @@ func (s *Server) keepNothing() {
 
 func (s *Server) keepsLocked(r *run) bool { return s.keeping && r.container != "" }
 
-// killLocked ends a process unless it has ended, and whoever waits to speak of it.
+// killLocked kills a process unless it has ended, and releases goroutines that wait to send its
+// frames.
 func (r *run) killLocked() {
 	if !r.ended {
 		r.child.Kill()
@@ -56,8 +57,7 @@ func (r *run) killLocked() {
 	r.out.close()
 }
 
-// leave says whether a process goes on although its stream has ended; if it does not,
-// it is killed.
+// leave reports whether a process continues after the end of its stream. If not, leave kills it.
 func (s *Server) leave(r *run) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,7 @@ func (s *Server) leave(r *run) bool {
 	return false
 }
 
-// kept finds a container's process that no stream belongs to.
+// kept finds a container's process that has no stream.
 func (s *Server) kept(container string) *run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,15 +81,15 @@ func (s *Server) kept(container string) *run {
 	return nil
 }
 
-// outlet is where frames of a process go: a stream, for some time none, then another.
-// Frames of two pumps do not mix on it.
+// outlet is the destination of a process's frames: a stream, then perhaps none for a while, then
+// another one. Two pumps can write at the same time; their frames do not mix.
 type outlet struct {
 	mu      sync.Mutex
 	change  sync.Cond // its L is mu
-	conn    net.Conn  // nil: none now
+	conn    net.Conn  // nil: no stream now
 	writing bool      // a frame is being written, without the lock
-	held    bool      // none may be begun
-	closed  bool      // none is waited for
+	held    bool      // no frame may begin
+	closed  bool      // without a stream, frames are lost
 }
 
 func newOutlet() *outlet {
@@ -98,10 +98,10 @@ func newOutlet() *outlet {
 	return o
 }
 
-// open gives it a stream, the first or the next.
+// open sets the stream.
 func (o *outlet) open(conn net.Conn) { o.set(func() { o.conn = conn }) }
 
-// hold keeps back what comes from now on, and waits for what is being written.
+// hold blocks new frames, and waits for the one that is being written.
 func (o *outlet) hold() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,10 +113,10 @@ func (o *outlet) hold() {
 
 func (o *outlet) release() { o.set(func() { o.held = false }) }
 
-// detach takes away a stream that has ended.
+// detach removes a stream that has ended.
 func (o *outlet) detach() { o.set(func() { o.conn = nil }) }
 
-// close lets nobody wait any more: what comes without a stream is lost.
+// close stops waiting for a stream: without one, frames are lost.
 func (o *outlet) close() { o.set(func() { o.closed = true }) }
 
 func (o *outlet) set(change func()) {
@@ -140,7 +140,7 @@ func (o *outlet) exit(e guest.Exit) error {
 	return o.send(func(conn net.Conn) error { return wire.WriteFrameJSON(conn, wire.Exit, e) })
 }
 
-// send waits until it may speak.
+// send waits until a frame may be written.
 func (o *outlet) send(say func(net.Conn) error) error {
 	conn, err := o.begin()
 	if err != nil {

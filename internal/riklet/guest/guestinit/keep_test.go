@@ -15,15 +15,15 @@ import (
 	"rik.dev/rik/internal/riklet/guest/guestinit"
 )
 
-// stage is a Machine whose processes are the test itself.
+// stage is a Machine whose processes are simulated by the test.
 type stage struct {
-	guestinit.Machine // only what follows is called
+	guestinit.Machine // only the methods below are called
 
 	mu      sync.Mutex
 	started map[string]*process
 }
 
-// process is what a process does, as the test says.
+// process is a simulated process, controlled by the test.
 type process struct {
 	out  *os.File
 	once sync.Once
@@ -64,7 +64,7 @@ func (s *stage) process(name string) *process {
 	return s.started[name]
 }
 
-// fakeServer is a server with a session that can be ended and begun anew.
+// fakeServer is a server whose sessions the test can start and end.
 type fakeServer struct {
 	*testing.T
 	stage  *stage
@@ -76,7 +76,7 @@ func newFakeServer(t *testing.T) *fakeServer {
 	return &fakeServer{T: t, stage: s, server: guestinit.NewServer(s, t.Logf)}
 }
 
-// session begins one; end returns when the server is done with it.
+// session starts a session. end ends it and returns when the server is done with it.
 func (h *fakeServer) session() (g guest.Guest, end func()) {
 	h.Helper()
 	node, in := net.Pipe()
@@ -101,7 +101,7 @@ func (h *fakeServer) session() (g guest.Guest, end func()) {
 	return guest.New(s.Open), end
 }
 
-// run starts or joins a process and gives what it says line by line.
+// run starts or joins a process and returns a reader of its output.
 func (h *fakeServer) run(g guest.Guest, p guest.Process) (guest.Running, *bufio.Reader) {
 	h.Helper()
 	r, w := io.Pipe()
@@ -201,7 +201,7 @@ func TestThawTakesKeepBack(t *testing.T) {
 	}
 }
 
-// A session that ends without a word after one that kept takes what was kept along.
+// A session that ends without Keep, after one with Keep, ends the kept processes.
 func TestWhatNobodyJoinsEndsWithTheNextSession(t *testing.T) {
 	h := newFakeServer(t)
 	g, end := h.session()

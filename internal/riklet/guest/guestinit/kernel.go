@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// Kernel is the Machine of a VM whose process 1 calls it.
+// Kernel is the Machine of a VM. Only process 1 may use it.
 type Kernel struct {
 	mu         sync.Mutex
 	configured bool
@@ -31,7 +31,7 @@ type Kernel struct {
 	reaper     *reaper
 }
 
-// newKernel prepares what all configurations need.
+// newKernel prepares what is independent of the configuration.
 func newKernel() (*Kernel, error) {
 	if err := controlCgroups(); err != nil {
 		return nil, err
@@ -45,14 +45,14 @@ func newKernel() (*Kernel, error) {
 	return k, nil
 }
 
-// Configure makes the machine what the node says. Everything but Start waits for it.
+// Configure applies the node's configuration. Start and Dial fail before that.
 func (k *Kernel) Configure(c guest.Config) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.configured {
 		return errors.New("this guest is configured already")
 	}
-	// The clock first: what is written afterward carries it.
+	// Set the clock first, because files that are written later carry the time.
 	if err := errors.Join(setClock(c.Time), addEntropy(c.Entropy)); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (k *Kernel) Configure(c guest.Config) error {
 	return nil
 }
 
-// network brings up the loopback and the interfaces, and remembers the addresses.
+// network brings up the loopback and the interfaces, and saves the addresses.
 func (k *Kernel) network(interfaces []guest.Interface) error {
 	if err := configureNetwork(interfaces); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (k *Kernel) network(interfaces []guest.Interface) error {
 	return nil
 }
 
-// Thaw makes a machine that slept, or was copied, what it is now.
+// Thaw sets the time, the entropy and the identity of a machine that was resumed or copied.
 func (k *Kernel) Thaw(i guest.Identity) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,7 +107,7 @@ func (k *Kernel) Thaw(i guest.Identity) error {
 	return err
 }
 
-// setClock sets the time of day; the zero time leaves it.
+// setClock sets the time of day. The zero time leaves it unchanged.
 func setClock(t time.Time) error {
 	if t.IsZero() {
 		return nil
@@ -119,7 +119,7 @@ func setClock(t time.Time) error {
 	return nil
 }
 
-// addEntropy gives the kernel random bytes and makes it draw from them at once.
+// addEntropy adds random bytes to the kernel's pool and makes it reseed at once.
 func addEntropy(seed []byte) error {
 	if len(seed) == 0 {
 		return nil
@@ -162,7 +162,7 @@ func (k *Kernel) Files(v guest.Volume) error {
 	return publish(dir, v.Files)
 }
 
-// Dial tries the loopback, and then the addresses: a server may listen on one alone.
+// Dial tries the loopback, then the addresses, because a server may listen on only one of them.
 func (k *Kernel) Dial(ctx context.Context, port int32) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, fmt.Errorf("no port %d", port)
@@ -184,7 +184,7 @@ func (k *Kernel) Dial(ctx context.Context, port int32) (net.Conn, error) {
 	return nil, err
 }
 
-// name is what containers and volumes may be called: it becomes part of paths.
+// name matches valid names of containers and volumes. Names become parts of paths.
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$`)
 
 func validName(what, s string) error {
@@ -197,16 +197,16 @@ func validName(what, s string) error {
 // PowerOff ends the machine.
 func (k *Kernel) PowerOff() { powerOff() }
 
-// Stop kills what runs and writes the disks.
+// Stop kills all processes and writes the disks.
 func (k *Kernel) Stop() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	killCgroup(containersCgroup)
 	unix.Sync()
-	// A file system that cannot be unmounted is at least consistent when read-only.
+	// A file system that cannot be unmounted is at least consistent if it is read-only.
 	err := unix.Mount("", scratchDir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EBUSY) {
-		err = nil // memory, or still in use by what is dying: synced it is
+		err = nil // in memory, or still used by dying processes: it is synced in any case
 	}
 	unix.Sync()
 	return err

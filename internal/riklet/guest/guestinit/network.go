@@ -20,16 +20,16 @@ const (
 	linkInterval = 5 * time.Millisecond
 )
 
-// pingGroups are the groups that may ping without CAP_NET_RAW, which containers do not
-// have: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
+// pingGroups sets the groups that may ping without CAP_NET_RAW, because containers do not have
+// it: https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
 const pingGroups = "/proc/sys/net/ipv4/ping_group_range"
 
-// lowestPort is the lowest port that programs without CAP_NET_BIND_SERVICE may listen on. A
-// microVM has no ports but its own to protect (same page).
+// lowestPort sets the lowest port on which programs without CAP_NET_BIND_SERVICE may listen. A
+// microVM has only its own ports, so none need protection (same page).
 const lowestPort = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
-// configureNetwork brings up the loopback and gives each interface its address. What
-// an interface had before goes.
+// configureNetwork brings up the loopback and sets the address of each interface. It removes
+// earlier addresses.
 func configureNetwork(interfaces []guest.Interface) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -73,8 +73,9 @@ func waitForLink(i guest.Interface, taken map[int]bool) (netlink.Link, error) {
 	}
 }
 
-// findLink finds an interface by its MAC. A machine that was restored from another's
-// snapshot has the other's: then it is the first that nobody has claimed.
+// findLink finds an interface by its MAC address. A machine that was restored from the snapshot
+// of another one has the other's MAC address. The result is then the first interface that is not
+// taken.
 func findLink(mac net.HardwareAddr, taken map[int]bool) (netlink.Link, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -99,7 +100,7 @@ func findLink(mac net.HardwareAddr, taken map[int]bool) (netlink.Link, error) {
 	return spare, nil
 }
 
-// isDevice tells hardware from what was made in software.
+// isDevice reports whether an interface is hardware and not virtual.
 func isDevice(name string) bool {
 	_, err := os.Stat(filepath.Join("/sys/class/net", name, "device"))
 	return err == nil
@@ -135,7 +136,8 @@ func configureLink(link netlink.Link, i guest.Interface) error {
 	return route(link, i)
 }
 
-// nodad: the node has given the address to nobody else, and it is wanted at once.
+// nodad returns the address flag that skips duplicate address detection. The node has assigned
+// the address only once, and it is needed immediately.
 func nodad(p netip.Prefix) int {
 	if p.Addr().Is6() {
 		return 0x02 // IFA_F_NODAD
@@ -159,8 +161,8 @@ func dropAddresses(link netlink.Link, keep netip.Prefix) error {
 	return nil
 }
 
-// route sets the default route. The gateway may be outside the address's own network,
-// as it is where every instance is alone in a /32.
+// route sets the default route. The gateway may be outside the address's own network, because
+// every instance has a /32.
 func route(link netlink.Link, i guest.Interface) error {
 	if !i.Gateway.IsValid() {
 		return nil

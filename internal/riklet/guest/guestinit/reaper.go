@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper waits for every child of process 1, its own and those that it inherits.
+// reaper waits for every child of process 1, including those that it inherits.
 type reaper struct {
 	mu      sync.Mutex
 	waiting map[int]chan unix.WaitStatus
@@ -27,8 +27,8 @@ func newReaper() *reaper {
 	return r
 }
 
-// spawn starts a child whose end comes through the channel. Nothing is reaped
-// meanwhile: a child that ends at once is not missed.
+// spawn starts a child and returns a channel for its exit status. The reaper is locked
+// meanwhile, so the status of a child that ends at once is not lost.
 func (r *reaper) spawn(start func() (int, error)) (int, <-chan unix.WaitStatus, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *reaper) reap() {
 	}
 }
 
-// signal sends a signal to a child that has not been reaped: its number is its own.
+// signal sends a signal to a child that has not been reaped, so its PID is still valid.
 func (r *reaper) signal(pid, sig int) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,7 +73,7 @@ func (r *reaper) signal(pid, sig int) error {
 	return nil
 }
 
-// exitCode is a status as a shell would give it.
+// exitCode converts a status to an exit code as a shell does.
 func exitCode(status unix.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())

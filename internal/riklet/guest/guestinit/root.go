@@ -13,18 +13,18 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// rootBuilder mounts into a root that a stranger made: every path is resolved by the
-// kernel as if the root were /, and is then only used as a descriptor.
+// rootBuilder mounts into a root from an image that is not trusted. The kernel resolves every
+// path as if the root were /. The result is used only as a descriptor.
 type rootBuilder struct {
 	fd int
 }
 
-// makeRoot makes a container's root in this mount namespace and moves into it.
+// makeRoot builds a container's root in this mount namespace and moves into it.
 func makeRoot(o order) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)
 	}
-	// A cgroup namespace of the container's own: it sees its limits and no more.
+	// With its own cgroup namespace, a container sees only its own cgroup.
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return fmt.Errorf("making a cgroup namespace: %w", err)
 	}
@@ -66,7 +66,7 @@ func (b rootBuilder) fill(o order) error {
 	return nil
 }
 
-// pivot makes a directory the root and lets go of the old one.
+// pivot makes a directory the root and detaches the old root.
 func pivot(root string) error {
 	if err := unix.Chdir(root); err != nil {
 		return err
@@ -80,7 +80,7 @@ func pivot(root string) error {
 	return unix.Chdir("/")
 }
 
-// mountKernel mounts what the kernel shows of itself.
+// mountKernel mounts the kernel's file systems.
 func (b rootBuilder) mountKernel() error {
 	const readOnly = quiet | unix.MS_RDONLY
 	if err := b.mountAt("/proc", "proc", "proc", quiet, ""); err != nil {
@@ -92,8 +92,8 @@ func (b rootBuilder) mountKernel() error {
 	return b.mountAt("/sys/fs/cgroup", "cgroup2", "cgroup2", readOnly, "")
 }
 
-// devices are what every container has; those of the machine itself are not among
-// them, and its file systems let it make none.
+// devices are the devices of every container. Devices of the machine are not among them, and the
+// container's file systems do not allow it to create any.
 var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 
 var deviceLinks = map[string]string{
@@ -134,8 +134,8 @@ func (b rootBuilder) mountDevices() error {
 	return nil
 }
 
-// mountNames puts the files of names over the image's, and over those of a volume at /etc. A
-// volume that is read-only and has no such file keeps it away.
+// mountNames mounts the hosts, hostname and resolv.conf files over those of the image, and over
+// those of a volume at /etc. If a read-only volume lacks such a file, the file is not mounted.
 func (b rootBuilder) mountNames(dir string) error {
 	for _, file := range []string{"hosts", "hostname", "resolv.conf"} {
 		source, err := unix.Open(filepath.Join(dir, file), unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -151,12 +151,12 @@ func (b rootBuilder) mountNames(dir string) error {
 	return nil
 }
 
-// shallow and deep tell volumes that lie around the files of names from those at their places
-// and below.
+// shallow and deep distinguish volumes mounted above the three files of mountNames from volumes
+// mounted at or below them.
 func shallow(target string) bool { return strings.Count(path.Clean(target), "/") < 2 }
 func deep(target string) bool    { return !shallow(target) }
 
-// mountVolumes mounts those that are chosen, in the order of the node: one may be inside another.
+// mountVolumes mounts the chosen volumes in the node's order, because one may be inside another.
 func (b rootBuilder) mountVolumes(mounts []guest.Mount, chosen func(target string) bool) error {
 	for _, m := range mounts {
 		if !chosen(m.Target) {
@@ -184,7 +184,7 @@ func (b rootBuilder) mountVolume(m guest.Mount) error {
 	defer unix.Close(volume)
 	source := volume
 	if m.SubPath != "" {
-		// What is missing of a subpath is made as a directory, as Kubernetes does.
+		// Create the missing part of a subpath as a directory, like Kubernetes does.
 		v := rootBuilder{fd: volume}
 		if source, err = v.openOrMakeLike(m.SubPath); err != nil {
 			return fmt.Errorf("subpath %s: %w", m.SubPath, err)
@@ -198,8 +198,8 @@ func (b rootBuilder) mountVolume(m guest.Mount) error {
 	return b.bind(source, m.Target, attributes)
 }
 
-// hidden is what tells of, or reaches into, the machine rather than the container.
-// The list is container engines' usual one.
+// hidden lists files that describe the machine, or give access to it, instead of the container.
+// It is the usual list of container engines.
 var hidden = []string{"/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/sched_debug", "/proc/acpi", "/proc/scsi", "/sys/firmware"}
 
 var frozen = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/asound"}
@@ -244,7 +244,7 @@ func (b rootBuilder) freeze(p string) error {
 	return moveTree(fd, fd, unix.MOUNT_ATTR_RDONLY)
 }
 
-// mountAt mounts a new file system at a directory, made if need be.
+// mountAt mounts a new file system on a directory, which it creates if necessary.
 func (b rootBuilder) mountAt(target, source, kind string, flags uintptr, data string) error {
 	fd, err := b.openOrMake(target, false, 0o755)
 	if err != nil {
@@ -257,7 +257,8 @@ func (b rootBuilder) mountAt(target, source, kind string, flags uintptr, data st
 	return nil
 }
 
-// bind shows a file or directory at a place in the root, made as the same if need be.
+// bind mounts a file or directory at a path in the root. It creates the mount point if
+// necessary.
 func (b rootBuilder) bind(source int, target string, attributes uint64) error {
 	fd, err := b.openOrMake(target, !isDir(source), 0o755)
 	if err != nil {
@@ -270,7 +271,7 @@ func (b rootBuilder) bind(source int, target string, attributes uint64) error {
 	return nil
 }
 
-// moveTree mounts a copy of what source shows, with these attributes, over target.
+// moveTree mounts a copy of the mount tree at source over target, with these attributes.
 func moveTree(source, target int, attributes uint64) error {
 	tree, err := unix.OpenTree(source, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -294,8 +295,8 @@ func (b rootBuilder) open(p string, flags uint64, mode uint64) (int, error) {
 	}
 }
 
-// openOrMake opens a path, and makes what is missing of it: directories, and at the
-// end a file if one is wanted. Directories get the mode. A link that leads nowhere is replaced.
+// openOrMake opens a path and creates what is missing: directories with the mode, and at the end
+// a file if file is set. It replaces a dangling link.
 func (b rootBuilder) openOrMake(p string, file bool, mode uint32) (int, error) {
 	if fd, err := b.open(p, unix.O_PATH, 0); err == nil || !errors.Is(err, unix.ENOENT) {
 		return fd, err
@@ -316,8 +317,8 @@ func (b rootBuilder) openOrMake(p string, file bool, mode uint32) (int, error) {
 	return b.open(clean, unix.O_PATH, 0)
 }
 
-// openOrMakeLike is openOrMake for a directory, made with the mode of the root, as kubelet makes
-// what is missing of a subpath: who may write to the volume may write there.
+// openOrMakeLike is openOrMake for a directory. New directories get the mode of the volume's
+// root, like in the kubelet, so that users who can write to the volume can write there too.
 func (b rootBuilder) openOrMakeLike(p string) (int, error) {
 	var volume unix.Stat_t
 	if err := unix.Fstat(b.fd, &volume); err != nil {
@@ -333,12 +334,13 @@ func makeEntry(parent int, base string, file bool, mode uint32) error {
 			return err
 		}
 	}
-	// O_PATH descriptors cannot be written through, but their directory can be named.
+	// An O_PATH descriptor cannot be written through, but it can be the directory of a call.
 	if !file {
 		if err := unix.Mkdirat(parent, base, mode); err != nil {
 			return ignoreExists(err)
 		}
-		// The umask took its part. A link that a container puts in the way is not followed.
+		// The umask has removed permissions, so set the mode again. A link that a container puts
+		// there is not followed.
 		made, err := unix.Openat(parent, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -366,7 +368,7 @@ func isDir(fd int) bool {
 
 func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// validTarget is a place that may be mounted over: not the root itself.
+// validTarget checks that a path may be a mount point. It must not be the root itself.
 func validTarget(target string) error {
 	if !strings.HasPrefix(target, "/") || path.Clean(target) == "/" {
 		return fmt.Errorf("%q is no place for a volume", target)

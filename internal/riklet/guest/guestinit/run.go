@@ -16,25 +16,26 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// dialAtMost is how long a connection inside the guest may take.
+// dialAtMost is the timeout of a connection inside the guest.
 const dialAtMost = 10 * time.Second
 
 func dialContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), dialAtMost)
 }
 
-// run is a process, from its start until its end was told.
+// run is a process, from its start until its exit was reported.
 type run struct {
 	id        uint64
-	container string // empty for a command beside one
+	container string // empty for a command in a container
 	child     *Child
-	ended     bool          // under the server's lock: the number may be another process's now
-	reported  chan struct{} // closed when there is nothing more to say of it
+	// guarded by the server's lock; after the end, the PID may belong to another process
+	ended    bool
+	reported chan struct{} // closed when nothing more will be reported
 
 	out *outlet
 }
 
-// run starts a process, or finds one that was kept, and serves its stream.
+// run starts a process, or finds a kept one, and serves its stream.
 func (s *Server) run(conn net.Conn, request guest.Request) error {
 	if request.Process == nil {
 		return wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(errors.New("no process in the request"))})
@@ -55,13 +56,13 @@ func (s *Server) run(conn net.Conn, request guest.Request) error {
 		defer close(r.reported)
 		defer s.remove(r)
 		exit := r.carry(func() { s.end(r) })
-		_ = r.out.exit(exit) // without a stream nobody wants to know
+		_ = r.out.exit(exit) // without a stream there is no receiver
 	}()
 	s.follow(r, conn)
 	return nil
 }
 
-// join gives a container that was kept the stream of another session.
+// join connects a kept container to a stream of a new session.
 func (s *Server) join(conn net.Conn, container string) error {
 	r := s.kept(container)
 	if r == nil {
@@ -75,13 +76,13 @@ func (s *Server) join(conn net.Conn, container string) error {
 	return nil
 }
 
-// follow returns when the end of a process was told. When its stream ends before that,
-// the process is killed, or left to another session if it is to be kept.
+// follow returns when the exit of a process was reported. If its stream ends before that, it
+// kills the process, or leaves a kept one for another session.
 func (s *Server) follow(r *run, conn net.Conn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		// The node says nothing on this stream: whatever is read is its end.
+		// The node sends no data on this stream, so a read returns only at its end.
 		var one [1]byte
 		_, _ = conn.Read(one[:])
 	}()
@@ -119,7 +120,7 @@ func (s *Server) end(r *run) {
 	r.ended = true
 }
 
-// carry pumps the output until the process has ended, and what its streams hold then.
+// carry pumps the output until the process has ended, and then the data left in its streams.
 func (r *run) carry(ended func()) guest.Exit {
 	var pumps sync.WaitGroup
 	c := r.child
@@ -143,9 +144,9 @@ func (r *run) carry(ended func()) guest.Exit {
 	return exit
 }
 
-// stopReading has the pumps carry what is in the streams, and wait for nothing more: a process
-// that was left behind may hold them open for ever. Reads that had begun are finished, however
-// slow the node takes them.
+// stopReading makes the pumps send the data in the streams without waiting for more, because a
+// process that was left behind may hold the streams open forever. Writes to the node that have
+// begun are completed, however slow the node is.
 func stopReading(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
@@ -165,16 +166,16 @@ func (r *run) pump(kind wire.Kind, from *os.File) {
 			r.rest(kind, from, buf)
 		}
 		if err != nil {
-			return // its end; a terminal says EIO
+			return // the end; a terminal returns EIO
 		}
 	}
 }
 
-// restAtMost is more than a pipe holds. What a process that was left behind writes
-// meanwhile is nobody's.
+// restAtMost is more than a pipe can hold. Later output of a process that was left behind is
+// discarded.
 const restAtMost = 1 << 20
 
-// rest carries what is in a pipe that is waited for no longer.
+// rest sends the data that is left in a pipe, without waiting for more.
 func (r *run) rest(kind wire.Kind, from *os.File, buf []byte) {
 	raw, err := from.SyscallConn()
 	if err != nil {
@@ -190,7 +191,7 @@ func (r *run) rest(kind wire.Kind, from *os.File, buf []byte) {
 	}
 }
 
-// stdin carries the input of a process from a stream of its own.
+// stdin carries the input of a process from a separate stream.
 func (s *Server) stdin(conn net.Conn, request guest.Request) error {
 	var child *Child
 	err := s.with(request.Run, func(c *Child) error {
@@ -206,7 +207,8 @@ func (s *Server) stdin(conn net.Conn, request guest.Request) error {
 	if err := wire.WriteLine(conn, guest.Answer{}); err != nil {
 		return err
 	}
-	// A process that reads no more is no error; and the node's end is that of the input.
+	// It is not an error if the process stops reading. If the node ends the stream, the input
+	// ends.
 	_, _ = io.Copy(struct{ io.Writer }{child.Stdin}, guest.NewFramed(conn))
 	if child.TTY == nil {
 		_ = child.Stdin.Close()

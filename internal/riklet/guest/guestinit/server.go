@@ -14,10 +14,10 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// errNoRun is returned for a run that has ended or never was.
+// errNoRun is returned for a run that has ended or never existed.
 var errNoRun = errors.New("no such process runs")
 
-// Server serves a Machine to one node, session after session.
+// Server serves a Machine to one node, one session after the other.
 type Server struct {
 	machine Machine
 	logf    func(format string, args ...any)
@@ -25,17 +25,17 @@ type Server struct {
 	mu   sync.Mutex
 	runs map[uint64]*run
 	last uint64
-	// keeping: the session's end is not that of its containers.
+	// keeping means that containers continue when the session ends.
 	keeping bool
 }
 
-// NewServer makes a server. logf is the machine's console.
+// NewServer returns a server. logf writes to the machine's console.
 func NewServer(m Machine, logf func(format string, args ...any)) *Server {
 	return &Server{machine: m, logf: logf, runs: map[uint64]*run{}}
 }
 
-// Serve waits for a greeting and serves one session until it ends. The processes of the
-// session end with it, unless they are to be kept (guest.OpKeep).
+// Serve waits for a greeting and serves one session until it ends. The session's processes end
+// with it, unless they are kept (guest.OpKeep).
 func (s *Server) Serve(conn io.ReadWriteCloser) error {
 	conn = wire.Buffered(conn)
 	if err := wire.Answer(conn); err != nil {
@@ -66,7 +66,7 @@ func (s *Server) Serve(conn io.ReadWriteCloser) error {
 	return nil
 }
 
-// accept waits for a stream; nil when the session has ended, however.
+// accept waits for a stream. It returns nil when the session has ended for any reason.
 func accept(mux *yamux.Session) net.Conn {
 	stream, err := mux.AcceptStream()
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Server) once(conn net.Conn, r guest.Request) (guest.Answer, error) {
 	return guest.Answer{}, fmt.Errorf("this init does not know the operation %q", r.Op)
 }
 
-// with calls f for a process that runs; one that has ended is no error.
+// with calls f for a running process. It is not an error if the process has ended.
 func (s *Server) with(id uint64, f func(*Child) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +213,7 @@ func beginFile(frame *wire.Reader, volumes []guest.Volume) (*guest.File, error) 
 	return nil, fmt.Errorf("a file for the volume %q, which the request does not have", h.Volume)
 }
 
-// dial joins a stream to a connection in the guest.
+// dial connects a stream to a connection in the guest.
 func (s *Server) dial(conn net.Conn, r guest.Request) error {
 	ctx, cancel := dialContext()
 	defer cancel()
@@ -229,7 +229,7 @@ func (s *Server) dial(conn net.Conn, r guest.Request) error {
 	var both sync.WaitGroup
 	both.Go(func() {
 		if _, err := io.Copy(target, framed); err != nil {
-			_ = target.Close() // the node is gone: the other direction ends too
+			_ = target.Close() // the node is gone, so end the other direction too
 		} else if half, ok := target.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}
@@ -238,16 +238,16 @@ func (s *Server) dial(conn net.Conn, r guest.Request) error {
 		if _, err := io.Copy(struct{ io.Writer }{framed}, target); err == nil {
 			_ = framed.CloseWrite()
 		}
-		// With an error nothing is said: the stream's end tells the node.
+		// After an error, send nothing: the node sees the end of the stream.
 	})
 	both.Wait()
 	return nil
 }
 
-// exitsAtMost is how long a shutdown waits for the ends of processes to be told.
+// exitsAtMost is how long a shutdown waits until the exits of processes are reported.
 const exitsAtMost = 2 * time.Second
 
-// shutdown answers when everything is written, and then powers off whatever happens.
+// shutdown answers when all data is written. It then powers off even after an error.
 func (s *Server) shutdown(conn net.Conn) error {
 	err := s.Stop()
 	answer := guest.Answer{}
@@ -270,7 +270,7 @@ func (s *Server) shutdown(conn net.Conn) error {
 	return err
 }
 
-// Stop kills every process, lets the node hear of it, and writes the disks.
+// Stop kills every process, waits until the exits are reported, and writes the disks.
 func (s *Server) Stop() error {
 	s.keepNothing()
 	s.killAll()

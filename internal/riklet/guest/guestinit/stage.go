@@ -17,24 +17,25 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// StageWord is what the init calls itself when it is to become a container's process.
+// StageWord is the program name with which the init starts itself to become a container's
+// process.
 const StageWord = "rik-stage"
 
-// stageFD is where a stage finds its control socket.
+// stageFD is the descriptor of a stage's control socket.
 const stageFD = 3
 
-// order is what a stage has to do.
+// order describes what a stage must do.
 type order struct {
 	Process guest.Process
-	// Image is the mounted image and Dir the run's own directory, for a container;
-	// Join is a process of the container to enter, for a command beside it.
+	// Image is the mounted image and Dir the run's directory, for a container. Join is a process
+	// of the container to enter, for a command in it.
 	Image, Dir string
 	Join       int
 }
 
-// Stage becomes the process of an order, or says why not and exits. Everything
-// happens on one thread: namespaces, capabilities and users are a thread's, and the
-// one that executes the program hands its own on.
+// Stage becomes the process of an order, or reports an error and exits. Everything happens on
+// one thread, because namespaces, capabilities and users belong to a thread, and the thread that
+// executes the program passes its own on.
 func Stage() {
 	runtime.LockOSThread()
 	unix.CloseOnExec(stageFD)
@@ -50,7 +51,7 @@ func stage(control *os.File) error {
 	if err := wire.ReadLine(bufio.NewReader(control), &o); err != nil {
 		return err
 	}
-	// The init is never killed for want of memory; its containers may be.
+	// The init is exempt from out-of-memory kills; its containers are not.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("0"), 0)
 	if o.Join != 0 {
 		if err := join(o.Join); err != nil {
@@ -63,8 +64,8 @@ func stage(control *os.File) error {
 	return become(control, o)
 }
 
-// join enters a container's file systems and cgroup; its PID namespace was entered by
-// the fork.
+// join enters a container's mount and cgroup namespaces. The fork has already entered its PID
+// namespace.
 func join(pid int) error {
 	var spaces []*os.File
 	for _, kind := range []string{"cgroup", "mnt"} {
@@ -75,7 +76,8 @@ func join(pid int) error {
 		defer f.Close()
 		spaces = append(spaces, f)
 	}
-	// Threads share their root and directory; one that enters mounts must not.
+	// Threads share their root and working directory. A thread that enters a mount namespace
+	// must not.
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return err
 	}
@@ -87,7 +89,7 @@ func join(pid int) error {
 	return nil
 }
 
-// become gives up what the process must not have, and executes it.
+// become drops the privileges that the process must not have, and executes the program.
 func become(control *os.File, o order) error {
 	p := o.Process
 	who, err := lookUser(p.User)
@@ -107,7 +109,8 @@ func become(control *os.File, o order) error {
 		dir = "/"
 	}
 	if !p.Exec {
-		// As container engines do: an image may name a directory that it does not have.
+		// Like container engines do, because an image may name a directory that it does not
+		// contain.
 		_ = os.MkdirAll(dir, 0o755)
 	}
 	env := environment(p, who)
@@ -128,10 +131,11 @@ func become(control *os.File, o order) error {
 	return fmt.Errorf("%w: %s: %w", guest.ErrNotRunnable, program, err)
 }
 
-// defaultPath is what container engines give a process that has no PATH.
+// defaultPath is the PATH that container engines set for a process without one.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// environment is the process's, with what every one expects; the last word counts.
+// environment returns the process's environment with the usual defaults. If a variable occurs
+// twice, the last value counts.
 func environment(p guest.Process, who identity) []string {
 	var env []string
 	at := map[string]int{}
@@ -160,7 +164,7 @@ func environment(p guest.Process, who identity) []string {
 	return env
 }
 
-// lookProgram finds a program as execvp does, and tells its errors apart.
+// lookProgram finds a program as execvp does, and distinguishes its errors.
 func lookProgram(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, runnable(name)
@@ -208,8 +212,8 @@ func variable(env []string, key string) string {
 	return ""
 }
 
-// openTerminal makes a terminal in the container, makes it the process's, and gives
-// its other end to the init.
+// openTerminal creates a terminal in the container, makes it the controlling terminal of the
+// process, and sends its other end to the init.
 func openTerminal(control *os.File, uid int, size guest.Size) error {
 	master, err := unix.Open("/dev/pts/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {

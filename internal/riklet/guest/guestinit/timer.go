@@ -11,15 +11,15 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// How far from its speed the kernel may believe its timer to be. One that is taken to be
-// faster than it is comes late by as much; one that is taken to be slower is set again
-// and again until it is time.
+// The accepted range for the ratio of the kernel's measured timer frequency to the real one. If
+// the measured frequency is too high, timers expire late by that factor. If it is too low, the
+// kernel sets the timer again and again until the time is reached.
 const (
 	timerLeast = 0.5
 	timerMost  = 1.5
 )
 
-// checkTimer looks at what the kernel of this machine has for a timer.
+// checkTimer validates the kernel's timers of this machine.
 func checkTimer() error {
 	parameters, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
@@ -33,11 +33,10 @@ func checkTimer() error {
 }
 
 // validateTimer refuses a machine whose kernel has measured the timers of its processors
-// wrongly, or given them up. In software emulation it does so when QEMU is not given a
-// processor for some time while it measures: it takes the time that passed for that
-// which the counter counted. It never measures again, and such a machine stands still,
-// or nearly. parameters are the kernel's, list is /proc/timer_list
-// (kernel/time/timer_list.c).
+// wrongly, or has disabled them. In software emulation this happens if QEMU gets no processor
+// time during the measurement: the kernel then relates the counter to the wrong duration. It
+// never measures again, and such a machine stands still, or nearly so. parameters are the
+// kernel's, list is /proc/timer_list (kernel/time/timer_list.c).
 func validateTimer(parameters, list string) error {
 	want := 0.0
 	for p := range strings.FieldsSeq(parameters) {
@@ -59,7 +58,7 @@ func validateTimer(parameters, list string) error {
 		case name != "lapic":
 			continue
 		}
-		// The kernel counts ns * mult >> shift for a pause (clockevents_program_event).
+		// The kernel computes ns * mult >> shift for a timeout (clockevents_program_event).
 		is := multiplier * 1e9 / math.Exp2(shift)
 		if is < timerLeast*want || is > timerMost*want {
 			return fmt.Errorf("the kernel has measured its timer to run at %.0f Hz, %s: it runs at %.0f", is, guest.HeldUp, want)
@@ -68,7 +67,7 @@ func validateTimer(parameters, list string) error {
 	return nil
 }
 
-// clockEventDevice reads the name, the multiplier and the shift of one.
+// clockEventDevice parses the name, the multiplier and the shift of one device.
 func clockEventDevice(text string) (name string, multiplier, shift float64) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// timerList is the end of what a guest's kernel shows, with a timer for each name.
+// timerList returns the end of a guest's /proc/timer_list, with a timer for each name.
 func timerList(multiplier int, names ...string) string {
 	var b strings.Builder
 	b.WriteString("now at 1 nsecs\n\nTick Device: mode:     1\nBroadcast device\nClock Event Device: <NULL>\ntick_broadcast_mask: 0\n\n")
@@ -20,14 +20,14 @@ func timerList(multiplier int, names ...string) string {
 	return b.String()
 }
 
-// TestTimersThatAreMeasuredWrongly: a guest whose kernel was held up while it measured its
-// timer stood still for good, and answered.
+// TestTimersThatAreMeasuredWrongly covers a guest whose kernel was delayed while it measured its
+// timer. The guest stood still forever, but still answered.
 func TestTimersThatAreMeasuredWrongly(t *testing.T) {
 	t.Parallel()
 	const parameters = "console=ttyS0 rik.timer_hz=62500000 tsc=reliable\n"
-	// The multipliers of the first two are those of Debian's 6.1 in guests of QEMU 7.2. Two
-	// more follow from what such kernels said that they measured while QEMU was stopped now
-	// and then: 5,035 and 13,327,580 for 4,000,000. One is just within the bound.
+	// The multipliers of the first two are those of Debian's 6.1 in guests of QEMU 7.2. Two more
+	// are computed from the frequencies that such kernels measured while QEMU was paused now and
+	// then: 5,035 and 13,327,580 for 4,000,000. One is just within the limit.
 	for _, tc := range []struct {
 		name, parameters, list, want string
 	}{

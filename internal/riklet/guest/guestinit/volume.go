@@ -25,7 +25,7 @@ func volumePath(name string) (string, error) {
 	return filepath.Join(volumeDir, name), validName("volume", name)
 }
 
-// makeVolume makes a volume's directory where containers can have it mounted.
+// makeVolume creates a volume's directory where containers can mount it.
 func makeVolume(v guest.Volume) error {
 	dir, err := volumePath(v.Name)
 	if err != nil {
@@ -64,9 +64,9 @@ func makeVolume(v guest.Volume) error {
 	return unix.Mount(onDisk, dir, "", unix.MS_BIND, "")
 }
 
-// publish makes a directory show exactly these files, all at once: they are written
-// beside, and one rename of the link "..data" switches to them, as Kubernetes does it
-// and as the node does it for containers.
+// publish makes a directory show exactly these files, atomically. It writes them to a new
+// directory and switches to it by renaming the link "..data", like Kubernetes does, and like the
+// node does for containers.
 func publish(dir string, files []guest.File) error {
 	version := ".." + digest(files)
 	old, _ := os.Readlink(filepath.Join(dir, "..data"))
@@ -116,7 +116,7 @@ func writeInto(dir string, f guest.File) error {
 	return os.Chmod(path, fs.FileMode(f.Mode)&fs.ModePerm)
 }
 
-// linkNames makes the top names, which all lead through "..data", and drops others.
+// linkNames creates the top-level names as links through "..data", and removes others.
 func linkNames(dir string, files []guest.File) error {
 	wanted := map[string]bool{}
 	for _, f := range files {

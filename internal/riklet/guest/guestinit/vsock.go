@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenVsock listens where the node connects to, if this machine has a vsock device.
+// listenVsock listens on the port to which the node connects, if this machine has a vsock
+// device.
 func listenVsock(port uint32) (int, error) {
 	if err := haveVsock(); err != nil {
 		return -1, err
@@ -28,7 +29,8 @@ func listenVsock(port uint32) (int, error) {
 	return fd, nil
 }
 
-// haveVsock asks for the machine's own number: the address family alone has none.
+// haveVsock checks for a vsock device by reading the machine's CID. The address family exists
+// also without a device.
 func haveVsock() error {
 	f, err := os.Open("/dev/vsock")
 	if err != nil {
@@ -45,8 +47,8 @@ func haveVsock() error {
 	return nil
 }
 
-// serveVsock serves one session after the other. Only the host may: a process in the
-// guest that connects is turned away.
+// serveVsock serves sessions, one after the other. It accepts only the host and refuses
+// connections from processes in the guest.
 func serveVsock(server *Server, listener int) error {
 	for {
 		fd, from, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)

@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// A serial port has no beginning: bytes of a session that died may be in it. The node
-// says "hello NONCE" again and again until the init answers "here NONCE"; then "go
-// NONCE" once, and after the init's "ready NONCE" both begin the session. What comes
-// before is dropped, and since neither says anything after its last line, nothing of
-// the greeting gets into the session.
+// A serial port has no beginning: it may contain bytes of a session that ended. The node repeats
+// "hello NONCE" until the init answers "here NONCE". Then the node sends "go NONCE" once, and
+// after the init's "ready NONCE" both begin the session. Both drop earlier data. Neither sends
+// anything after its last line, so no part of the greeting gets into the session.
 const (
 	greeting  = "rik-guest-1 "
 	helloWord = greeting + "hello "
 	hereWord  = greeting + "here "
 	goWord    = greeting + "go "
 	readyWord = greeting + "ready "
-	// lineLimit is more than any line of the greeting; what is longer is not one.
+	// lineLimit is more than the length of any line of the greeting. A longer line is not part
+	// of it.
 	lineLimit = 128
-	// helloInterval is the first pause between hellos; it doubles up to helloAtMost. A
-	// port that nobody has opened yet keeps a hello, so they need not be many.
+	// helloInterval is the first pause between hellos. It doubles up to helloAtMost. A port that
+	// is not open yet buffers a hello, so few are enough.
 	helloInterval = 250 * time.Millisecond
 	helloAtMost   = 4 * time.Second
 )
 
-// Greet is the node's side. The reader that it returns must be used from then on.
+// Greet is the node's side of the greeting. It closes conn when ctx ends.
 func Greet(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -46,8 +46,8 @@ func Greet(ctx context.Context, conn net.Conn) error {
 }
 
 func greet(conn net.Conn) error {
-	// Another session's must not be taken for ours, but it is no secret; crypto/rand
-	// would make every instance's supervisor 0.3 MB larger.
+	// The nonce must differ between sessions, but it is not secret. crypto/rand would make every
+	// instance's supervisor 0.3 MB larger.
 	nonce := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) //nolint:gosec // as above
 	if err := helloUntilHere(conn, nonce); err != nil {
 		return err
@@ -63,7 +63,7 @@ func helloUntilHere(conn net.Conn, nonce string) error {
 	go func() { here <- await(conn, hereWord+nonce) }()
 	pause := helloInterval
 	for {
-		// The leading line end closes whatever half line is in the port.
+		// The leading line feed ends a partial line that may be in the port.
 		if err := writeOrClose(conn, "\n"+helloWord+nonce+"\n"); err != nil {
 			_ = conn.Close()
 			return errors.Join(err, <-here)
@@ -77,13 +77,13 @@ func helloUntilHere(conn net.Conn, nonce string) error {
 	}
 }
 
-// writeOrClose writes; it blocks until conn is closed when the other end does not read.
+// writeOrClose writes the text. If the other end does not read, it blocks until conn is closed.
 func writeOrClose(conn net.Conn, text string) error {
 	_, err := io.WriteString(conn, text)
 	return err
 }
 
-// await drops all lines up to the one wanted.
+// await drops all lines before the wanted one.
 func await(r io.Reader, want string) error {
 	for {
 		line, err := greetingLine(r)
@@ -96,7 +96,7 @@ func await(r io.Reader, want string) error {
 	}
 }
 
-// Answer is the init's side: it drops everything until a node greets it.
+// Answer is the init's side of the greeting. It drops everything until a node greets it.
 func Answer(rw io.ReadWriter) error {
 	for {
 		line, err := greetingLine(rw)
@@ -115,8 +115,8 @@ func Answer(rw io.ReadWriter) error {
 	}
 }
 
-// greetingLine reads a line byte by byte, so as not to read into the session; of one
-// that is too long it gives the beginning.
+// greetingLine reads a line byte by byte, because it must not read data of the session. It
+// returns only the beginning of a line that is too long.
 func greetingLine(r io.Reader) (string, error) {
 	var line []byte
 	var one [1]byte
@@ -133,8 +133,9 @@ func greetingLine(r io.Reader) (string, error) {
 	}
 }
 
-// Vsock asks a VMM that maps vsock to a unix socket for a port of the guest, as
-// Firecracker defines it: https://github.com/firecracker-microvm/firecracker/blob/main/docs/vsock.md
+// Vsock requests a connection to a port of the guest from a VMM that maps vsock to a unix
+// socket. Firecracker defines the request:
+// https://github.com/firecracker-microvm/firecracker/blob/main/docs/vsock.md
 func Vsock(conn net.Conn, port uint32) error {
 	if _, err := fmt.Fprintf(conn, "CONNECT %d\n", port); err != nil {
 		return err
@@ -149,7 +150,7 @@ func Vsock(conn net.Conn, port uint32) error {
 	return nil
 }
 
-// Buffered makes reads byte by byte cheap on what is a file in the guest.
+// Buffered adds a read buffer, so that reading byte by byte is cheap on a file in the guest.
 func Buffered(rwc io.ReadWriteCloser) io.ReadWriteCloser {
 	return struct {
 		io.Reader

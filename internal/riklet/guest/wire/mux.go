@@ -9,19 +9,19 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// Streams is how many streams a session has at most. One more is refused.
+// Streams is the maximum number of streams of a session. Further streams are refused.
 const Streams = 256
 
-// never is longer than any machine runs: a VM may be paused for days, and one that
-// does not answer is not for the multiplexer to bury.
+// never is longer than any machine runs. A VM may be paused for days, so the multiplexer must
+// not time out.
 const never = 10 * 365 * 24 * time.Hour
 
-// Node makes the node's end of a session. Only it opens streams.
+// Node returns the node's end of a session. Only the node opens streams.
 func Node(conn io.ReadWriteCloser) (*yamux.Session, error) {
 	return yamux.Client(&guard{ReadWriteCloser: conn}, config())
 }
 
-// Init makes the guest's end of a session.
+// Init returns the guest's end of a session.
 func Init(conn io.ReadWriteCloser) (*yamux.Session, error) {
 	return yamux.Server(conn, config())
 }
@@ -32,13 +32,13 @@ func config() *yamux.Config {
 	c.EnableKeepAlive = false
 	c.ConnectionWriteTimeout = never
 	c.StreamOpenTimeout = 0
-	// A stream is closed when nothing more is wanted of it, never by half.
+	// Streams are always closed in both directions, never half-closed.
 	c.StreamCloseTimeout = 10 * time.Second
 	c.LogOutput = io.Discard
 	return c
 }
 
-// The part of the multiplexer's header that the guard looks at:
+// The parts of the multiplexer's header that the guard checks:
 // https://github.com/hashicorp/yamux/blob/master/spec.md
 const (
 	muxHeader = 12
@@ -48,8 +48,8 @@ const (
 	muxSYN    = 1
 )
 
-// guard reads a guest's side of a session along and ends it at the first frame that
-// no init sends: an opened stream or a ping, which would cost the node memory.
+// guard checks the guest's frames as they are read. It ends the session at the first frame that
+// an init never sends: an opened stream or a ping, which would use memory of the node.
 type guard struct {
 	io.ReadWriteCloser
 	header [muxHeader]byte

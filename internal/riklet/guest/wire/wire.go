@@ -1,10 +1,10 @@
-// Package wire is how a microVM's channel is spoken: the greeting that finds the
-// beginning of a session in a stream without one, the multiplexer, and the lines and
-// frames of one stream. Both ends use it; neither trusts the other.
+// Package wire is the format of a microVM's channel: the greeting that finds the beginning of a
+// session in a stream without one, the multiplexer, and the lines and frames of one stream. Both
+// ends use it; neither trusts the other.
 //
-// A stream is a line of JSON each way, the request and the answer, and then, for the
-// operations that go on, frames: one byte of kind, four of length, content. Nothing
-// relies on half-closed streams, which not every carrier has: an end is a frame.
+// A stream has one line of JSON in each direction, the request and the answer. Operations that
+// continue then use frames: one byte of kind, four of length, and the content. The end of data
+// is a frame, because not every transport has half-closed streams.
 package wire
 
 import (
@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	// MaxMessage bounds every line and every frame, in bytes.
+	// MaxMessage is the maximum size of a line and of a frame, in bytes.
 	MaxMessage = 1 << 20
-	// Chunk is how much of a byte stream goes into one frame: small, so that one
-	// frame is never long in the way of another stream's.
+	// Chunk is the amount of a byte stream in one frame. It is small, so that a frame does not
+	// delay other streams for long.
 	Chunk = 32 << 10
 )
 
-// ErrProtocol is returned when the other end says what it must not.
+// ErrProtocol is returned if the other end violates the protocol.
 var ErrProtocol = errors.New("the guest does not keep to the protocol")
 
-// Kind of a frame.
+// Kind is the kind of a frame.
 type Kind byte
 
-// The kinds of frames. Data is what a byte stream that needs no name carries, End its
-// end; Stdin goes to a process, Stdout and Stderr come from it, and Exit is the last.
+// The kinds of frames. Data carries a byte stream that needs no name, and End marks its end.
+// Stdin goes to a process, Stdout and Stderr come from it, and Exit is its last frame.
 const (
 	Data Kind = iota + 1
 	End
@@ -60,7 +60,8 @@ func WriteLine(w io.Writer, v any) error {
 	return err
 }
 
-// ReadLine reads one line of JSON and not a byte more, which belongs to the frames.
+// ReadLine reads one line of JSON. It reads no byte after it, because those belong to the
+// frames.
 func ReadLine(r io.Reader, v any) error {
 	text, err := readLine(r, MaxMessage)
 	if err != nil {
@@ -72,9 +73,9 @@ func ReadLine(r io.Reader, v any) error {
 	return nil
 }
 
-// ReadAhead is a stream that is read ahead, by one goroutine at a time. [ReadLine] reads
-// byte by byte, each of which would else be a call of what carries the stream: a system
-// call, or locks that the receiving side waits for.
+// ReadAhead returns conn with a read buffer. Only one goroutine may read at a time. [ReadLine]
+// reads byte by byte, and without the buffer each read would be a system call, or take locks
+// that the receiving side waits for.
 func ReadAhead(conn net.Conn) net.Conn { return &readAhead{conn, bufio.NewReader(conn)} }
 
 type readAhead struct {
@@ -84,7 +85,7 @@ type readAhead struct {
 
 func (r *readAhead) Read(p []byte) (int, error) { return r.reader.Read(p) }
 
-// readLine reads byte by byte: what follows the line is not its own.
+// readLine reads byte by byte, because it must not read data after the line.
 func readLine(r io.Reader, limit int) ([]byte, error) {
 	var line bytes.Buffer
 	var one [1]byte
@@ -123,11 +124,11 @@ type Reader struct {
 	left int64
 }
 
-// NewReader reads frames from what follows the lines.
+// NewReader returns a reader of the frames after the lines.
 func NewReader(r io.Reader) *Reader { return &Reader{r: r} }
 
-// Next gives the kind and length of the next frame; what was left of the one before is
-// skipped. io.EOF comes only between frames.
+// Next returns the kind and length of the next frame. It skips the rest of the previous one. It
+// returns io.EOF only between frames.
 func (r *Reader) Next() (Kind, int, error) {
 	if r.left > 0 {
 		if _, err := io.CopyN(io.Discard, r, r.left); err != nil {
@@ -149,7 +150,7 @@ func (r *Reader) Next() (Kind, int, error) {
 	return kind, int(length), nil
 }
 
-// Read reads the content of the frame; io.EOF is its end.
+// Read reads the content of the frame. io.EOF marks its end.
 func (r *Reader) Read(p []byte) (int, error) {
 	if r.left == 0 {
 		return 0, io.EOF
@@ -162,7 +163,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, unexpected(err)
 }
 
-// JSON reads the whole frame as JSON.
+// JSON decodes the whole frame as JSON.
 func (r *Reader) JSON(v any) error {
 	text, err := io.ReadAll(r)
 	if err != nil {
@@ -181,7 +182,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// WriteFrameJSON writes a frame that is JSON.
+// WriteFrameJSON writes a value as a frame of JSON.
 func WriteFrameJSON(w io.Writer, kind Kind, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -190,7 +191,7 @@ func WriteFrameJSON(w io.Writer, kind Kind, v any) error {
 	return WriteFrame(w, kind, text)
 }
 
-// WriteChunks writes content as as many frames as it needs.
+// WriteChunks writes content in as many frames as necessary.
 func WriteChunks(w io.Writer, kind Kind, content []byte) error {
 	for len(content) > 0 {
 		n := min(len(content), Chunk)

@@ -49,8 +49,8 @@ func TestBoundsOfWriting(t *testing.T) {
 	}
 }
 
-// FuzzReader: whatever comes, reading ends, within the bounds, with what came or one
-// of the errors that tell why not.
+// FuzzReader checks that reading ends for all input, within the limits, with the data or one of
+// the known errors.
 func FuzzReader(f *testing.F) {
 	f.Add([]byte("{}\n\x04\x00\x00\x00\x02hi\x06\x00\x00\x00\x0a{\"code\":3}"))
 	f.Add([]byte("\n\xff\xff\xff\xff\xff"))
@@ -84,8 +84,8 @@ func known(err error) bool {
 	return errors.Is(err, ErrProtocol) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// TestGreetingAfterGarbage: the remains of an earlier session are in the port, in both
-// directions.
+// TestGreetingAfterGarbage checks the greeting while the port contains data of an earlier
+// session, in both directions.
 func TestGreetingAfterGarbage(t *testing.T) {
 	t.Parallel()
 	node, guest := net.Pipe()
@@ -106,8 +106,8 @@ func TestGreetingAfterGarbage(t *testing.T) {
 	}
 }
 
-// FuzzGuard: the guard passes on what it reads, or ends the session; it never fails
-// otherwise.
+// FuzzGuard checks that the guard passes on what it reads, or ends the session, and never fails
+// in another way.
 func FuzzGuard(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 'h', 'i'}, 3)
 	f.Add([]byte{0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0}, 1)
