@@ -12,44 +12,43 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// ArchiveForm says what UnpackArchive makes of an archive.
+// ArchiveForm is what UnpackArchive makes of an archive.
 type ArchiveForm = wire.Form
 
 // The forms.
 const (
-	// ArchiveRoot is the root of a machine of its own: owners, modes and attributes are
-	// kept. An ext4 image, compressed or not, is accepted too.
+	// ArchiveRoot makes the root of a machine: owners, modes and attributes are kept. An ext4
+	// image, compressed or not, is accepted too.
 	ArchiveRoot = wire.FormRoot
-	// ArchiveShared is files of the node that all its users may read: root's, without
-	// set-user-ID bits and attributes. Zip archives are accepted too.
+	// ArchiveShared makes files of the node that all its users may read. They are owned by root,
+	// without set-user-ID bits and attributes. Zip archives are accepted too.
 	ArchiveShared = wire.FormShared
 )
 
-// ArchiveRequest asks to unpack an archive that is no image: tar, plain or compressed
-// by gzip or zstd, told apart by content.
+// ArchiveRequest is a request to unpack an archive that is not an image: tar, either plain or
+// compressed with gzip or zstd. The content decides, not the name.
 type ArchiveRequest struct {
 	// Unpacker is the command line of the child process, as in Config.
 	Unpacker []string
 	File     string
-	// Name is what the archive is called to people.
+	// Name is the name of the archive in messages.
 	Name string
-	// Dir is an empty directory of the caller's, who removes it after an error.
+	// Dir is an empty directory. The caller owns it and removes it after an error.
 	Dir    string
 	Form   ArchiveForm
 	Limits Limits
 }
 
-// Archive is what was unpacked: a tree, or the file of an ext4 image, which nobody has
-// looked into yet.
+// Archive is the result of unpacking: a tree, or an ext4 image file that has not been validated.
 type Archive struct {
 	Tree, Image string // one of them, below ArchiveRequest.Dir
 	Bytes       int64
 	Entries     int64
-	Skipped     []string // a few of the devices and the like that were left out
+	Skipped     []string // names of the first few entries left out, such as devices
 }
 
-// UnpackArchive unpacks an archive in a child process, under the limits and with the
-// distrust that images meet. Its errors are those of Pull.
+// UnpackArchive unpacks an archive in a child process, with the limits and checks that apply to
+// images. Its errors are those of Pull.
 func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
 	if len(r.Unpacker) == 0 {
 		return nil, fmt.Errorf("%w: unpacker is empty", ErrInvalidConfig)

@@ -17,7 +17,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// entry of an archive under test.
+// entry is an entry of a test archive.
 type entry struct {
 	tar.Header
 	content string
@@ -93,7 +93,7 @@ func unpackBytes(tb testing.TB, data []byte, form ArchiveForm, limits Limits) (*
 	return UnpackArchive(tb.Context(), r)
 }
 
-// modes lists a tree.
+// modes returns the modes of all files in a tree.
 func modes(tb testing.TB, root string) map[string]fs.FileMode {
 	tb.Helper()
 	got := map[string]fs.FileMode{}
@@ -187,7 +187,7 @@ func TestArchiveZip(t *testing.T) {
 	}
 }
 
-// lieAboutSize makes a zip archive's only entry say that it is shorter than it is.
+// lieAboutSize returns a zip archive whose only entry declares a smaller size than it has.
 func lieAboutSize(tb testing.TB, size uint32) []byte {
 	tb.Helper()
 	data := zipOf(tb, map[string]string{"f": strings.Repeat("x", 100_000)}, nil)
@@ -241,8 +241,7 @@ func TestArchiveRefusesHostileContent(t *testing.T) {
 	}
 }
 
-// An ext4 image comes out as it went in, with holes; what it is worth is for others to
-// judge.
+// An ext4 image is written unchanged, with holes. It is not validated here.
 func TestArchiveImage(t *testing.T) {
 	t.Parallel()
 	image := make([]byte, 3<<20+100)

@@ -18,8 +18,8 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// killAfter is the time that a child has, over its own limit, to report that
-// the limit was reached.
+// killAfter is how long a child may exceed its own limit, in order to report that the limit was
+// reached.
 const killAfter = 30 * time.Second
 
 // child is one run of the unpacker.
@@ -27,21 +27,21 @@ type child struct {
 	store  *Store
 	log    *slog.Logger
 	pinned []digest.Digest
-	// progress is told how far the transfer is.
+	// progress receives the progress of the transfer.
 	progress func(wire.Progress)
 }
 
 func (c *child) unpin() { c.store.unpin(c.pinned) }
 
-// run does one pull in an unpacker.
+// run makes one pull in an unpacker.
 func (c *child) run(ctx context.Context, req wire.Request) (*wire.Result, error) {
 	return runUnpacker(ctx, c.store.cfg.Unpacker, req.TempDir, req.Limits.Time, func(stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 		return c.talk(req, stdin, stdout)
 	})
 }
 
-// runUnpacker starts the unpacker in a process group of its own, and kills the
-// group when ctx ends. When it returns, the process has been waited for.
+// runUnpacker starts the unpacker in a new process group, and kills the group when ctx ends. It
+// returns after the process has been waited for.
 func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Duration,
 	talk func(stdin io.Writer, stdout io.Reader) (*wire.Result, error),
 ) (*wire.Result, error) {
@@ -53,8 +53,7 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 	cmd.Dir = dir
 	stderr := &tail{}
 	cmd.Stderr = stderr
-	// Only a process that holds our end of stderr open after the group was
-	// killed could need this.
+	// This is only for a process that keeps our end of stderr open after the group was killed.
 	cmd.WaitDelay = killAfter
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -68,9 +67,9 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 		return nil, fmt.Errorf("starting the unpacker: %w", err)
 	}
 	result, err := talk(stdin, stdout)
-	// The end of its input ends the child, whatever it does.
+	// The child exits at the end of its input, in any state.
 	_ = stdin.Close()
-	_ = cmd.Wait() // ProcessState says the same
+	_ = cmd.Wait() // ProcessState has the same information
 	switch {
 	case err == nil:
 		return result, nil
@@ -82,10 +81,10 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 	return nil, err
 }
 
-// errNoResult: the child died, or was killed, without a word.
+// errNoResult means that the child exited or was killed without a message.
 var errNoResult = errors.New("the unpacker ended without a result")
 
-// talk follows one pull over the pipes.
+// talk exchanges the messages of one pull over the pipes.
 func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 	out := json.NewEncoder(stdin)
 	if err := out.Encode(req); err != nil {
@@ -121,7 +120,7 @@ func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire
 	}
 }
 
-// tail keeps the end of what the child says on standard error.
+// tail keeps the end of the child's standard error.
 type tail struct{ buf []byte }
 
 const tailBytes = 2048

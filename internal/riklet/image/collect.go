@@ -16,19 +16,19 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// CollectPolicy says when images nobody uses go.
+// CollectPolicy defines when unused images are removed.
 type CollectPolicy struct {
-	// MinAge is how long an image stays after its last use in any case.
+	// MinAge is the minimum time that an image stays after its last use.
 	MinAge time.Duration
-	// HighPercent of the file system in use starts a collection by disk
-	// pressure, least recently used first, down to LowPercent. 0 means that
-	// everything unused over MinAge goes.
+	// HighPercent is the usage of the file system at which a collection starts. It removes the
+	// least recently used images first, until the usage is LowPercent. With 0, it removes all
+	// images that were unused for longer than MinAge.
 	HighPercent, LowPercent int
-	// Now is the time that ages are counted to.
+	// Now is the time from which ages are computed.
 	Now time.Time
 }
 
-// holdings is what a collection decides on.
+// holdings is the input of a collection's decision.
 type holdings struct {
 	images []*record
 	layers map[digest.Digest]int64 // in the store, with sizes
@@ -37,16 +37,16 @@ type holdings struct {
 	free   int64
 }
 
-// doomed is what a collection decides: references to forget and layers to
-// remove, and how much that frees.
+// doomed is the decision of a collection: the references and layers to remove, and how many
+// bytes that frees.
 type doomed struct {
 	references []string
 	layers     []digest.Digest
 	bytes      int64
 }
 
-// Collect removes images that no mount uses, and layers that no image, mount
-// or running pull uses. It returns how much was freed, also with an error.
+// Collect removes images that no mount uses, and layers that no image, mount or running pull
+// uses. It returns the number of bytes freed, also with an error.
 func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error) {
 	h := holdings{used: map[digest.Digest]bool{}}
 	var err error
@@ -77,14 +77,14 @@ func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error
 	return plan.bytes, nil
 }
 
-// drop decides and acts under one lock: no pull or mount starts to use a layer
-// in between. What it moves to trash is gone from the store.
+// drop decides and acts under one lock, so that no pull or mount starts to use a layer in
+// between. It moves the removed layers to trash.
 func (s *Store) drop(h holdings, policy CollectPolicy, trash string) (doomed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ref, r := range s.records {
-		// What was used later than now, by a clock that was ahead, counts from now on: it would
-		// never be old.
+		// A time of last use in the future, from a clock that was ahead, is set to now.
+		// Otherwise the image would never be old enough.
 		if now := s.now(); r.LastUsed.After(now) {
 			used := *r
 			used.LastUsed = now
@@ -118,13 +118,13 @@ func (s *Store) drop(h holdings, policy CollectPolicy, trash string) (doomed, er
 	return plan, errors.Join(errs...)
 }
 
-// decide is the collection without its effects.
+// decide decides on a collection, without side effects.
 func decide(h holdings, policy CollectPolicy) doomed {
-	need := int64(0) // to free; 0 means no end
+	need := int64(0) // bytes to free; 0 means no limit
 	if policy.HighPercent > 0 {
 		inUse := h.total - h.free
 		if h.total == 0 || inUse*100 < h.total*int64(policy.HighPercent) {
-			policy.MinAge, need = 1<<63-1, 0 // only what no image uses
+			policy.MinAge, need = 1<<63-1, 0 // only layers that no image uses
 		} else {
 			need = max(inUse-h.total*int64(policy.LowPercent)/100, 1)
 		}
@@ -165,7 +165,7 @@ func decide(h holdings, policy CollectPolicy) doomed {
 	return out
 }
 
-// storedLayers lists the layers on the disk with their sizes.
+// storedLayers returns the layers on the disk with their sizes.
 func (s *Store) storedLayers(ctx context.Context) (map[digest.Digest]int64, error) {
 	entries, err := os.ReadDir(s.path(layersDir))
 	if err != nil {

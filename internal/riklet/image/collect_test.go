@@ -79,8 +79,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// Whatever the store holds: nothing that is used goes, no image that stays
-// loses a layer, and nothing goes twice.
+// Invariants for any content of the store: nothing that is used is removed, no remaining image
+// loses a layer, and nothing is removed twice.
 func TestDecideKeepsWhatIsNeeded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -139,7 +139,7 @@ func TestCollectRemovesWhatNobodyUses(t *testing.T) {
 		t.Errorf("Collect of a young image = %d, %v; want nothing", freed, err)
 	}
 	policy.Now = policy.Now.Add(2 * time.Hour)
-	s.pin([]digest.Digest{chainOf(t, s, img)[1]}) // as a pull under way does
+	s.pin([]digest.Digest{chainOf(t, s, img)[1]}) // like a running pull
 	if _, err := s.Collect(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,8 @@ func chainOf(tb testing.TB, s *Store, img *Image) []digest.Digest {
 	return chain
 }
 
-// An image that was used later than now, by a clock that was ahead, ages from now on.
+// The age of an image whose last use is in the future, because of a clock that was ahead, starts
+// now.
 func TestImagesOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil)

@@ -1,6 +1,5 @@
-// Package image keeps the images of a node: it resolves references, pulls what
-// is missing, stacks layers into the root file systems of containers, and
-// collects what nobody uses.
+// Package image manages the images of a node. It resolves references, pulls missing layers,
+// stacks layers into the root file systems of containers, and removes unused images.
 //
 // The store, under Config.Root:
 //
@@ -10,7 +9,7 @@
 //	tmp/                    pulls under way; emptied by Open
 //	lock                    held while a Store is open
 //
-// Pulling and unpacking happen in a child process (package unpack), one for each
-// pull: it can be killed, and its memory goes with it. The store trusts nothing
-// in an image; what it refuses, and with which error, docs in errors.go say.
+// A child process (package unpack) pulls and unpacks, one for each pull. It can be killed, and
+// its memory is freed when it ends. The store does not trust the content of images. The comments
+// in errors.go say what it refuses, and with which error.
 package image

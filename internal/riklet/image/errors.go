@@ -6,49 +6,50 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// Reasons of Open.
+// Errors of Open.
 var (
-	// ErrInvalidConfig: a field of Config cannot be used.
+	// ErrInvalidConfig: a field of Config is invalid.
 	ErrInvalidConfig = errors.New("invalid image store configuration")
-	// ErrLocked: another Store, perhaps in another process, has the directory.
+	// ErrLocked: another Store, perhaps in another process, uses the directory.
 	ErrLocked = errors.New("image store in use")
-	// ErrUnfitFileSystem: what containers write cannot be kept where the store lies.
+	// ErrUnfitFileSystem: the file system of the store cannot hold the files that containers
+	// write.
 	ErrUnfitFileSystem = errors.New("unfit file system")
 )
 
-// Reasons of Pull. Their errors name the layer, the path in it, or the field.
+// Errors of Pull. Their messages name the layer, the path in it, or the field.
 var (
-	// ErrNotPresent: the policy is Never and the node does not have the image;
-	// or its registry, layout or archive does not have it. Mount returns it
-	// when a layer was collected since the pull.
+	// ErrNotPresent: the policy is Never and the node does not have the image, or the registry,
+	// layout or archive does not have it. Mount returns it if a layer was removed since the
+	// pull.
 	ErrNotPresent = wire.ErrNotPresent
 	// ErrInvalidReference: the reference is malformed.
 	ErrInvalidReference = wire.ErrInvalidReference
-	// ErrTooLarge: a limit on bytes or entries was reached.
+	// ErrTooLarge: a limit on bytes or entries was exceeded.
 	ErrTooLarge = wire.ErrTooLarge
-	// ErrRefused: the content is malformed, or tries to get out of the image; or the
-	// registry is, or leads to, where the node does not go.
+	// ErrRefused: the content is malformed or tries to leave the image, or the registry is at an
+	// address, or redirects to one, that the node does not connect to.
 	ErrRefused = wire.ErrRefused
-	// ErrDigest: a blob is damaged, cut short or not the one announced.
+	// ErrDigest: a blob is damaged, truncated or does not match its digest.
 	ErrDigest = wire.ErrDigest
 	// ErrPlatform: the image is for another architecture or system.
 	ErrPlatform = wire.ErrPlatform
-	// ErrUnsupported: a media type that cannot be unpacked.
+	// ErrUnsupported: the media type cannot be unpacked.
 	ErrUnsupported = wire.ErrUnsupported
-	// ErrUnauthorized: the registry refused the credentials, or wants some.
+	// ErrUnauthorized: the registry refused the credentials, or requires some.
 	ErrUnauthorized = wire.ErrUnauthorized
-	// ErrNoSpace: the file system is full, up to Limits.ReserveBytes.
+	// ErrNoSpace: the file system has no space left above Limits.ReserveBytes.
 	ErrNoSpace = wire.ErrNoSpace
 	// ErrStalled: the registry sent nothing for Limits.Stall.
 	ErrStalled = wire.ErrStalled
-	// ErrTimeout: Limits.Time was over.
+	// ErrTimeout: Limits.Time has passed.
 	ErrTimeout = wire.ErrTimeout
 )
 
-// Reasons of Mount and Unmount.
+// Errors of Mount and Unmount.
 var (
 	// ErrInvalidID: the name of a mount is not one plain path component.
 	ErrInvalidID = errors.New("invalid mount name")
-	// ErrMounted: the mount of that name has another image.
+	// ErrMounted: the mount with that name has another image.
 	ErrMounted = errors.New("mounted with another image")
 )

@@ -14,8 +14,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// inside is a service of the node that no tenant may reach. It gives its secret to
-// whoever asks.
+// inside starts a service of the node that no tenant may reach. It answers every request with
+// its secret.
 func inside(tb testing.TB) (url string, asked *atomic.Int64) {
 	tb.Helper()
 	asked = &atomic.Int64{}
@@ -27,8 +27,7 @@ func inside(tb testing.TB) (url string, asked *atomic.Int64) {
 	return s.URL, asked
 }
 
-// named is a registries.conf that lets the pull reach a registry on loopback, and
-// nothing else there.
+// named writes a registries.conf that lets the pull reach only the given registries on loopback.
 func named(tb testing.TB, hosts ...string) string {
 	tb.Helper()
 	var text strings.Builder
@@ -42,9 +41,9 @@ func named(tb testing.TB, hosts ...string) string {
 	return path
 }
 
-// A registry sends whoever pulls to a token server and to stores of its choice. It must
-// not have the node ask its own services, and be told what they say. Other addresses are
-// judged alike (package fetch), and not tried here: a guard that failed would ask them.
+// A registry redirects pulls to a token server and to blob stores of its choice. It must not
+// make the node send requests to the node's own services, and must not receive their answers.
+// Package fetch tests other addresses; here a failing check would send requests to them.
 func TestPullIsNotSentInside(t *testing.T) {
 	t.Parallel()
 	dir, _, _ := layout(t, small())
@@ -97,7 +96,7 @@ func TestPullIsNotSentInside(t *testing.T) {
 	}
 }
 
-// The image's own host is a way inside, too.
+// The host in the image's reference must not lead to the node's own services either.
 func TestPullFromLoopbackNeedsLeave(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())
@@ -129,7 +128,7 @@ func TestPullFromLoopbackNeedsLeave(t *testing.T) {
 	}
 }
 
-// A folder of certificates names a registry as well. This one speaks TLS.
+// A directory of certificates also allows a registry. This one uses TLS.
 func TestPullFromLoopbackByItsCertificates(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())
@@ -150,14 +149,14 @@ func TestPullFromLoopbackByItsCertificates(t *testing.T) {
 	}
 }
 
-// A node that reaches registries by a proxy goes on doing so.
+// A node that reaches registries through a proxy continues to do so.
 func TestPullByTheProxyOfTheNode(t *testing.T) {
 	dir, _, digest := layout(t, small())
 	reg := &ociimage.Registry{Dir: dir}
 	var asked atomic.Value
 	proxy := registry(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked.Store(r.Host)
-		reg.ServeHTTP(w, r) // 404 for CONNECT, so that the library goes on without TLS
+		reg.ServeHTTP(w, r) // 404 for CONNECT, so that the library continues without TLS
 	}))
 	t.Setenv("HTTP_PROXY", "http://"+proxy)
 	t.Setenv("HTTPS_PROXY", "http://"+proxy)
@@ -170,8 +169,8 @@ func TestPullByTheProxyOfTheNode(t *testing.T) {
 	}
 }
 
-// A token server beside the registry, and a store of its own for blobs, work where the
-// administrator has named them.
+// A token server next to the registry and a separate store for blobs work if the administrator
+// has named them.
 func TestPullFollowsARegistryWhereItMay(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())
@@ -196,7 +195,7 @@ func TestPullFollowsARegistryWhereItMay(t *testing.T) {
 	}
 }
 
-// What became of a connection is told as it was without a tunnel.
+// The error of a connection is the same as without a tunnel.
 func TestPullSaysWhyThereIsNoConnection(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// rawTar packs headers without content.
+// rawTar returns an archive of headers without content.
 func rawTar(tb testing.TB, headers ...tar.Header) []byte {
 	tb.Helper()
 	var buf bytes.Buffer
@@ -35,7 +35,7 @@ func rawTar(tb testing.TB, headers ...tar.Header) []byte {
 	return buf.Bytes()
 }
 
-// brokenGzip is damaged in the middle, where nothing but the format tells.
+// brokenGzip returns a gzip stream with damage in the middle that only the format can reveal.
 func brokenGzip(tb testing.TB) []byte {
 	tb.Helper()
 	var buf bytes.Buffer
@@ -51,7 +51,7 @@ func brokenGzip(tb testing.TB) []byte {
 	return data
 }
 
-// sparse announces more holes than a reader is willing to remember.
+// sparse returns an archive with more holes than a reader accepts.
 func sparse(tb testing.TB) []byte {
 	tb.Helper()
 	content := []byte("1000000\n" + strings.Repeat("0\n0\n", 1<<20))
@@ -64,13 +64,12 @@ func sparse(tb testing.TB) []byte {
 	if err := errors.Join(err, tw.Close()); err != nil {
 		tb.Fatal(err)
 	}
-	// The writer does not write these records under their own names.
+	// The writer does not write these records under their real names.
 	return bytes.ReplaceAll(buf.Bytes(), []byte("RIK.sparse."), []byte("GNU.sparse."))
 }
 
-// The kinds of hostile entries are tested where they are refused, in the
-// package layer; here, that a refusal reaches the caller with its reason and
-// place, and leaves nothing.
+// The package layer tests each kind of hostile entry. This test checks that a refusal reaches
+// the caller with its reason and place, and leaves no files behind.
 func TestPullRefusesHostileLayers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -117,8 +116,8 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 	}
 }
 
-// An entry through a link of a layer below makes a directory in its place, in
-// its own layer, as umoci does; a whiteout in it is then of nothing.
+// If the path of an entry leads through a link of a lower layer, a directory replaces the link
+// in the new layer, like in umoci. A whiteout in it then hides nothing.
 func TestPullPutsDirectoriesInThePlaceOfLinks(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string][]tar.Header{
@@ -196,7 +195,8 @@ func TestPullKeepsTheLimits(t *testing.T) {
 	}
 }
 
-// A layer that is here already counts: an image is as large in small portions.
+// Layers that are in the store already count toward the limit, so that an image cannot exceed it
+// in steps.
 func TestPullCountsLayersThatAreHere(t *testing.T) {
 	t.Parallel()
 	base := ociimage.Layer{Files: map[string]ociimage.File{"a": {Content: make([]byte, 700<<10)}}}
@@ -213,7 +213,7 @@ func TestPullCountsLayersThatAreHere(t *testing.T) {
 	requireNothingLeft(t, s, 1)
 }
 
-// blobOf finds the blob of the last layer, or of the configuration.
+// blobOf returns the path of the blob of the last layer, or of the configuration.
 func blobOf(tb testing.TB, dir, digest string, pick func(v1.Manifest) v1.Descriptor) string {
 	tb.Helper()
 	path := func(d string) string { return filepath.Join(dir, "blobs", strings.ReplaceAll(d, ":", "/")) }
@@ -297,7 +297,7 @@ func TestPullRefusesWhatIsNoImage(t *testing.T) {
 	}
 }
 
-// Archives are unpacked to be read; that has limits of its own.
+// Archives are unpacked in order to read them. That has its own limits.
 func TestPullRefusesArchiveBombs(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()

@@ -14,8 +14,8 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-// TestMain makes the test binary its own unpacker: the store's child runs in
-// the tests as it does in the product, as a process.
+// TestMain makes the test binary the unpacker, so that the store's child is a process in the
+// tests too.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "unpack" {
 		if err := unpack.Unpack(context.Background(), nil, os.Stdin, os.Stdout); err != nil {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Credentials of whoever runs the tests are none of theirs.
+	// The tests must not use the credentials of the user who runs them.
 	home, err := os.MkdirTemp("", "rik-image")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
-// open makes a store in a directory of its own.
+// open opens a store in a new directory.
 func open(tb testing.TB, change func(*Config)) *Store {
 	tb.Helper()
 	return openAt(tb, filepath.Join(tb.TempDir(), "store"), change)
@@ -56,7 +56,7 @@ func openAt(tb testing.TB, root string, change func(*Config)) *Store {
 		Unpacker: []string{"/proc/self/exe", "unpack"},
 		Limits:   Limits{ReserveBytes: 1},
 		Logger:   slog.New(slog.NewTextHandler(tb.Output(), nil)),
-		// Nor are the mirrors of this machine.
+		// Tests must not use this machine's mirrors either.
 		RegistriesConf: os.DevNull,
 		// The registries of the tests are on this machine.
 		AllowNetworks: loopback,
@@ -83,7 +83,7 @@ func layout(tb testing.TB, spec ociimage.Spec) (dir, ref, digest string) {
 	return dir, "oci:" + dir + ":v1", digest
 }
 
-// small is an image of two layers.
+// small returns an image of two layers.
 func small() ociimage.Spec {
 	return ociimage.Spec{
 		Files:      map[string]ociimage.File{"etc/motd": {Content: []byte("hello\n")}, "bin/app": {Content: []byte("#!"), Mode: 0o755}},
@@ -93,7 +93,7 @@ func small() ociimage.Spec {
 	}
 }
 
-// requireNothingLeft fails if a pull left more than the layers it should.
+// requireNothingLeft fails the test if a pull left more than the given number of layers.
 func requireNothingLeft(tb testing.TB, s *Store, layers int) {
 	tb.Helper()
 	for dir, want := range map[string]int{tmpDir: 0, layersDir: layers} {
@@ -112,8 +112,7 @@ type lines struct{ output.Buffer }
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// await waits until the registry holds a download, and fails if the pull ends
-// before.
+// await waits until the registry holds a download, and fails if the pull ends before.
 func await(tb testing.TB, held <-chan struct{}, done <-chan error) {
 	tb.Helper()
 	select {

@@ -18,8 +18,7 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// retag makes data the manifest, or index, that the tag v1 of the layout names,
-// and returns its digest.
+// retag makes data the manifest or index of the tag v1 in the layout, and returns its digest.
 func retag(tb testing.TB, dir, mediaType string, data []byte) string {
 	tb.Helper()
 	d := digest.FromBytes(data)
@@ -37,7 +36,7 @@ func retag(tb testing.TB, dir, mediaType string, data []byte) string {
 	return d.String()
 }
 
-// remanifest changes the manifest of a layout that is otherwise right.
+// remanifest changes the manifest of an otherwise valid layout.
 func remanifest(tb testing.TB, dir, from string, change func(*v1.Manifest)) {
 	tb.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "blobs", strings.ReplaceAll(from, ":", "/")))
@@ -55,8 +54,8 @@ func remanifest(tb testing.TB, dir, from string, change func(*v1.Manifest)) {
 	retag(tb, dir, v1.MediaTypeImageManifest, data)
 }
 
-// A manifest is what everything else is checked against: one that is not what
-// the index names could name anything.
+// All other content is checked against the manifest. A manifest that differs from the one in the
+// index could name any content.
 func TestPullRefusesAlteredManifests(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
@@ -85,7 +84,7 @@ func TestPullRefusesAlteredManifests(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Of the same size, and as good JSON as before.
+		// The altered manifest has the same size and is valid JSON.
 		altered := bytes.Replace(data, []byte(`"schemaVersion":2`), []byte(`"schemaversion":2`), 1)
 		if err := os.WriteFile(blob(want), altered, 0o644); err != nil {
 			t.Fatal(err)
@@ -156,10 +155,10 @@ func TestPullRefusesWrongSizesOfManifests(t *testing.T) {
 	}
 }
 
-// What is parsed as a whole must fit into memory many times.
+// Documents that are parsed as a whole need many times their size in memory.
 func TestPullLimitsManifests(t *testing.T) {
 	t.Parallel()
-	// Right, but for the blanks.
+	// Valid, except for the added blanks.
 	pad := func(data []byte) []byte { return append(data, bytes.Repeat([]byte(" "), 5<<20)...) }
 	padFile := func(path string) {
 		data, err := os.ReadFile(path)
@@ -228,7 +227,7 @@ func TestPullLimitsManifests(t *testing.T) {
 	}
 }
 
-// A FIFO that nobody writes to would be waited for until the time limit.
+// Without the check, a FIFO without a writer would block until the time limit.
 func TestPullRefusesWhatIsNoFile(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
@@ -313,7 +312,7 @@ func TestPullSaysWhatALayoutLacks(t *testing.T) {
 	}
 }
 
-// The digest of a reference is checked against what the registry answers.
+// The registry's answer is checked against the digest in the reference.
 func TestPullRefusesAManifestThatIsNotTheOneNamed(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())

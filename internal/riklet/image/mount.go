@@ -20,7 +20,7 @@ import (
 	"rik.dev/rik/internal/riklet/mounts"
 )
 
-// mountRecord is the file mount.json of a mount: which layers it needs.
+// mountRecord is the file mount.json of a mount. It lists the layers that the mount needs.
 type mountRecord struct {
 	Reference string
 	Chain     []digest.Digest
@@ -34,13 +34,13 @@ const (
 	rootfsDir = "rootfs"
 )
 
-// mountID is one path component that no tool takes for an option.
+// mountID matches one path component that no tool interprets as an option.
 var mountID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// Mount stacks the layers of img under a writable directory of id's own and
-// returns the path of the result. Doing it again returns the same path; after
-// a reboot, or Unmount that kept it, what was written is there again. What id
-// had kept of another image is thrown away.
+// Mount stacks the layers of img under a writable directory for id and returns the path of the
+// result. A repeated call returns the same path. After a reboot, or an Unmount that kept the
+// writable directory, the written files are there again. Written files over another image are
+// deleted.
 func (s *Store) Mount(ctx context.Context, id string, img *Image) (string, error) {
 	release, err := s.occupy(ctx, id)
 	if err != nil {
@@ -76,9 +76,8 @@ func (s *Store) Mount(ctx context.Context, id string, img *Image) (string, error
 	return rootfs, nil
 }
 
-// reconcile compares what is wanted with what there is under the name, and
-// throws away what was kept of another image. It reports whether there is
-// something to go on with.
+// reconcile compares the wanted mount with the existing state for the id, and deletes files that
+// were kept from another image. kept reports whether the existing directory can be used.
 func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err error) {
 	s.mu.Lock()
 	old, known := s.mounts[id]
@@ -93,18 +92,19 @@ func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	// Also without a readable record: who knows what was written over what.
+	// Delete it also if the record is unreadable, because the image under the written files is
+	// then unknown.
 	return false, s.discard(id)
 }
 
-// Written is the directory of what was written over the image that is mounted for id. It is
-// there as long as the mount.
+// Written returns the directory of the files that were written over the image mounted for id. It
+// exists as long as the mount.
 func (s *Store) Written(id string) string { return s.path(mountsDir, id, upperDir) }
 
-// CanMount says whether the file system that the store lies on can hold what containers
-// write: that of an overlay can be neither an overlay itself, as inside a container, nor a
-// network's (Documentation/filesystems/overlayfs.rst of the kernel, "Upper and lower").
-// Nothing is mounted anywhere. It fails with ErrUnfitFileSystem.
+// CanMount checks whether the store's file system can hold the files that containers write. The
+// upper directory of an overlay cannot be on an overlay, as inside a container, or on a network
+// file system (Documentation/filesystems/overlayfs.rst of the kernel, "Upper and lower").
+// CanMount mounts nothing. It fails with ErrUnfitFileSystem.
 func (s *Store) CanMount() (err error) {
 	dir, err := os.MkdirTemp(s.path(tmpDir), "probe-")
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Store) CanMount() (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENOSYS) {
-		return nil // a kernel before 5.2 is asked when there is something to mount
+		return nil // a kernel before 5.2 reports errors only at the mount
 	}
 	if err != nil {
 		return fmt.Errorf("%w: the kernel has no overlay: %w", ErrUnfitFileSystem, err)
@@ -149,8 +149,8 @@ func unfit(dir string, cause error) error {
 	return fmt.Errorf("%w: %s lies on %s, which cannot hold what containers write: %w", ErrUnfitFileSystem, filepath.Dir(dir), kind, cause)
 }
 
-// claim enters the mount into the table, which keeps its layers from being
-// collected, provided that they are all there still.
+// claim enters the mount into the table if all its layers still exist. The table protects the
+// layers from collection.
 func (s *Store) claim(id string, rec mountRecord, layers []string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,22 +170,22 @@ func (s *Store) mountOverlay(id string, rec mountRecord, layers []string) error 
 			return err
 		}
 	}
-	// The root of an overlay looks like its upper directory.
+	// The root of an overlay has the owner and mode of its upper directory.
 	if err := likeRoot(filepath.Join(dir, upperDir), layers[len(layers)-1]); err != nil {
 		return err
 	}
-	// A power cut ends the mount too: the record need not survive one.
+	// A power failure also ends the mount, so the record need not be synced.
 	if err := writeJSON(filepath.Join(dir, mountFile), rec, atLeisure); err != nil {
 		return err
 	}
 	lower := slices.Clone(layers)
-	slices.Reverse(lower) // overlayfs names the topmost first
-	// It does not look whether a root is opaque, as it does with all else.
+	slices.Reverse(lower) // overlayfs names the topmost layer first
+	// overlayfs ignores the opaque mark of a root, so drop the layers below it here.
 	if i := slices.IndexFunc(lower, wire.Opaque); i >= 0 {
 		lower = lower[:i+1]
 	}
 	options := overlayOptions(lower, dir)
-	// A page less the NUL is what mount(2) takes.
+	// mount(2) accepts one page minus the NUL.
 	if len(options) >= os.Getpagesize() {
 		short, closeAll, err := descriptors(lower)
 		if err != nil {
@@ -194,7 +194,7 @@ func (s *Store) mountOverlay(id string, rec mountRecord, layers []string) error 
 		defer closeAll()
 		options = overlayOptions(short, dir)
 	}
-	// No device in a layer, or made in the container, can be opened.
+	// MS_NODEV: no device in a layer, or created in the container, can be opened.
 	if err := unix.Mount("overlay", filepath.Join(dir, rootfsDir), "overlay", unix.MS_NODEV, options); err != nil {
 		return fmt.Errorf("overlay of %d layers: %w", len(layers), err)
 	}
@@ -206,8 +206,7 @@ func overlayOptions(lower []string, dir string) string {
 		",upperdir=" + filepath.Join(dir, upperDir) + ",workdir=" + filepath.Join(dir, workDir)
 }
 
-// descriptors gives directories names that are short, for as long as they are
-// kept open.
+// descriptors returns short names for directories. They are valid until closeAll is called.
 func descriptors(dirs []string) (names []string, closeAll func(), err error) {
 	var files []*os.File
 	closeAll = func() {
@@ -240,9 +239,8 @@ func likeRoot(upper, layer string) error {
 	return os.Chmod(upper, fi.Mode())
 }
 
-// Unmount takes the mount away. Unless keepWritable is set, all that was
-// written in it goes too. Doing it again, or to a mount that never was, does
-// nothing.
+// Unmount removes the mount. Unless keepWritable is set, it also deletes all files written in
+// it. If there is no such mount, it does nothing.
 func (s *Store) Unmount(ctx context.Context, id string, keepWritable bool) error {
 	release, err := s.occupy(ctx, id)
 	if err != nil {
@@ -259,8 +257,8 @@ func (s *Store) Unmount(ctx context.Context, id string, keepWritable bool) error
 	return s.discard(id)
 }
 
-// discard removes the directory of an id that is not mounted. The rename makes
-// it all or nothing; Open finishes what a crash leaves.
+// discard removes the directory of an id that is not mounted. The rename makes the removal
+// atomic; Open completes it after a crash.
 func (s *Store) discard(id string) error {
 	trash, err := os.MkdirTemp(s.path(tmpDir), "mount-")
 	if err != nil {
@@ -279,8 +277,8 @@ func (s *Store) discard(id string) error {
 	return nil
 }
 
-// Mounted lists every name that the store has something of: mounted, kept, or
-// left by a crash. Unmount is for all of them.
+// Mounted lists every id of which the store has files: mounted, kept, or left by a crash.
+// Unmount accepts all of them.
 func (s *Store) Mounted() ([]string, error) {
 	entries, err := os.ReadDir(s.path(mountsDir))
 	if err != nil {
@@ -295,8 +293,8 @@ func (s *Store) Mounted() ([]string, error) {
 	return names, nil
 }
 
-// loadMounts fills the table after a restart. A mount without a readable
-// record, which a power cut can leave, pins nothing: it is not mounted.
+// loadMounts fills the table after a restart. A mount without a readable record, which a power
+// failure can cause, protects no layers, because it is not mounted.
 func (s *Store) loadMounts() error {
 	names, err := s.Mounted()
 	if err != nil {
@@ -313,7 +311,7 @@ func (s *Store) loadMounts() error {
 	return nil
 }
 
-// occupy lets one call at a time work on an id.
+// occupy makes calls for the same id run one after the other.
 func (s *Store) occupy(ctx context.Context, id string) (release func(), err error) {
 	if !mountID.MatchString(id) {
 		return nil, fmt.Errorf("%w: %q", ErrInvalidID, id)
@@ -341,8 +339,8 @@ func (s *Store) occupy(ctx context.Context, id string) (release func(), err erro
 	}
 }
 
-// chainOf turns the directories of an Image back into identifiers. An Image
-// can come out of a file of the caller's: nothing else is accepted.
+// chainOf converts the directories of an Image back to chain identifiers. The Image may come
+// from a file of the caller, so it accepts nothing else.
 func (s *Store) chainOf(layers []string) ([]digest.Digest, error) {
 	chain := make([]digest.Digest, len(layers))
 	for i, dir := range layers {

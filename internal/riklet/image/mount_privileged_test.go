@@ -21,7 +21,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// mountStore opens a store whose mounts are taken away at the end.
+// mountStore opens a store whose mounts are removed at the end of the test.
 func mountStore(t *testing.T) *Store {
 	t.Helper()
 	s := open(t, nil)
@@ -36,7 +36,7 @@ func unmountAll(t *testing.T, s *Store) {
 		t.Error(err)
 	}
 	for _, id := range names {
-		// t.Context has ended in a clean-up.
+		// t.Context has ended during the cleanup.
 		if err := s.Unmount(context.WithoutCancel(t.Context()), id, false); err != nil {
 			t.Error(err)
 		}
@@ -78,8 +78,7 @@ func write(t *testing.T, root, name, data string) {
 	}
 }
 
-// Fault 13: the root was shared by all instances of an image, which wrote into
-// each other's files.
+// Fault 13: all instances of an image shared one root and wrote into each other's files.
 func TestPrivilegedFault13InstancesDoNotShareWhatTheyWrite(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)
@@ -106,7 +105,7 @@ func TestPrivilegedFault13InstancesDoNotShareWhatTheyWrite(t *testing.T) {
 	}
 }
 
-// names lists a directory the way ls does: a ghost is listed and not there.
+// names lists a directory like ls. A ghost is listed but cannot be opened.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -123,7 +122,7 @@ func names(t *testing.T, dir string) []string {
 	return names
 }
 
-// Builders do write whiteouts of files that no layer below has.
+// Image builders do write whiteouts for files that no lower layer has.
 func TestPrivilegedWhiteoutsOfNothingLeaveNoGhosts(t *testing.T) {
 	privileged.Require(t)
 	entries := func(names ...string) ociimage.Layer {
@@ -147,7 +146,7 @@ func TestPrivilegedWhiteoutsOfNothingLeaveNoGhosts(t *testing.T) {
 		}},
 		entries("new/", "new/.wh.ghost", "new/deep/.wh.ghost", "new/real"),
 		entries("etc/.wh.gone", "etc/.wh.ghost", "opaque/.wh..wh..opq", "opaque/.wh.ghost", "opaque/new", ".wh.removed", ".wh.nothing"),
-		// Where there was a directory, a file or a link, there is another now.
+		// New directories in place of a directory, a file and a link.
 		entries("removed/", "removed/.wh.ghost", "file/", "file/.wh.ghost", "lib/", "lib/.wh.ghost", "opaque/sub/.wh.ghost"),
 	}})
 	root := mount(t, s, "ghosts", img)
@@ -161,7 +160,7 @@ func TestPrivilegedWhiteoutsOfNothingLeaveNoGhosts(t *testing.T) {
 	}
 }
 
-// overlayfs itself takes no notice of an opaque root.
+// overlayfs itself ignores the opaque mark of a root.
 func TestPrivilegedRootThatHidesAllBelow(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)
@@ -268,7 +267,7 @@ func TestPrivilegedMountShowsLayersAsOne(t *testing.T) {
 		},
 		Layers: []ociimage.Layer{
 			{Files: map[string]ociimage.File{"etc/.wh.gone": {}, "opt/.wh..wh..opq": {}, "opt/c": {}}},
-			// Only the file has an entry: its directories are the lower layer's.
+			// Only the file has an entry. Its directories come from the lower layer.
 			{Tar: rawTar(t, tar.Header{Name: "srv/data/deep/file", Typeflag: tar.TypeReg}, tar.Header{Name: "only/here", Typeflag: tar.TypeReg})},
 		},
 	}))
@@ -301,7 +300,7 @@ func TestPrivilegedMountShowsLayersAsOne(t *testing.T) {
 	}
 }
 
-// A device node that is made in a container cannot be opened.
+// A device node created in a container cannot be opened.
 func TestPrivilegedMountHasNoDevices(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)
@@ -315,7 +314,7 @@ func TestPrivilegedMountHasNoDevices(t *testing.T) {
 	}
 }
 
-// The names of 128 layers do not fit the one page that mount(2) takes.
+// The names of 128 layers do not fit into the page that mount(2) accepts.
 func TestPrivilegedMountStacksManyLayers(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)
@@ -354,7 +353,7 @@ func TestPrivilegedMountsSurviveARestartAndPinTheirLayers(t *testing.T) {
 	if names, err := s.Mounted(); err != nil || !cmp.Equal(names, []string{"live"}) {
 		t.Errorf("Mounted after a restart = %v, %v; want live", names, err)
 	}
-	// Pressure that nothing can relieve, long after.
+	// Disk pressure that cannot be relieved, long after the last use.
 	policy := CollectPolicy{HighPercent: 1, LowPercent: 1, Now: time.Now().Add(1000 * time.Hour)}
 	if _, err := s.Collect(t.Context(), policy); err != nil {
 		t.Fatal(err)
@@ -376,7 +375,7 @@ func TestPrivilegedMountsSurviveARestartAndPinTheirLayers(t *testing.T) {
 	}
 }
 
-// What a power cut leaves: directories, and a record that was not written out.
+// The state after a power failure: directories, and a record that was not synced.
 func TestPrivilegedMountAfterAPowerCut(t *testing.T) {
 	privileged.Require(t)
 	storeRoot := filepath.Join(t.TempDir(), "store")
@@ -402,8 +401,8 @@ func TestPrivilegedMountAfterAPowerCut(t *testing.T) {
 	}
 }
 
-// Inside a container the node's own directories lie on an overlay. Without this its
-// instances failed one after the other with "invalid argument".
+// Inside a container the node's directories are on an overlay. Without this check, its instances
+// failed one after the other with "invalid argument".
 func TestPrivilegedOverlayOnAnOverlayIsRefused(t *testing.T) {
 	privileged.Require(t)
 	if err := mountStore(t).CanMount(); err != nil {
@@ -479,7 +478,7 @@ func TestPrivilegedConcurrentMounts(t *testing.T) {
 	}
 }
 
-// A full disk fails the pull, not the node, and leaves it as it was.
+// On a full disk only the pull fails. The node's state does not change.
 func TestPrivilegedFullDiskFailsThePull(t *testing.T) {
 	privileged.Require(t)
 	for name, reserve := range map[string]int64{"to the last byte": 1, "with a reserve": 4 << 20} {
@@ -523,7 +522,7 @@ func free(t *testing.T, dir string) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// mountsOf asks the kernel, not the store.
+// mountsOf counts the kernel's mounts, not the store's.
 func mountsOf(t *testing.T, dir string) int {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")

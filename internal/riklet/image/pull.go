@@ -14,22 +14,21 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// PullRequest asks for an image.
+// PullRequest requests an image.
 type PullRequest struct {
-	// Reference as in Container.Image.
+	// Reference is as in Container.Image.
 	Reference string
-	// Policy; "" means Always for the tag latest of a registry, otherwise
-	// IfNotPresent. With that an image of a directory of the node is read again when it was
-	// made anew there. An image that is present is given to whoever may name it,
-	// as on a Kubernetes node: Always is the policy that asks the registry
-	// with the caller's own credentials.
+	// Policy is the pull policy. "" means Always for the tag latest of a registry, and
+	// IfNotPresent otherwise. With IfNotPresent, an image in a directory of the node is read
+	// again if it was rebuilt. As on a Kubernetes node, every caller may use an image that is
+	// present; with Always, the registry checks the caller's own credentials.
 	Policy v1alpha1.PullPolicy
 	// Auth is a dockerconfigjson; nil means the node's own credentials.
 	Auth []byte
 }
 
-// flightKey tells pulls apart that cannot share a result: another caller's
-// credentials may see what mine may not.
+// flightKey distinguishes pulls that must not share a result, because other credentials may have
+// other permissions.
 type flightKey struct {
 	reference string
 	auth      [sha256.Size]byte
@@ -45,10 +44,10 @@ type flight struct {
 	err     error
 }
 
-// Pull returns the image, after fetching what the node does not have of it.
-// Calls for one reference share one transfer, which ends when the last caller
-// has gone; calls for others do not wait for it. A pull that fails leaves
-// nothing behind. How far it is, it notes in the progress.Work of ctx.
+// Pull returns the image, after it has fetched the layers that the node lacks. Calls for one
+// reference share one transfer, which ends when the last caller has canceled. Calls for other
+// references do not wait for it. A failed pull leaves nothing behind. Pull reports its progress
+// to the progress.Work of ctx.
 func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	ref, err := parseReference(req.Reference)
 	if err != nil {
@@ -87,7 +86,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	return s.imageOfLocked(f.record)
 }
 
-// join finds the running pull, or starts it.
+// join returns the running pull, or starts it.
 func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, auth []byte) (*flight, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +97,8 @@ func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, au
 		f.waiters++
 		return f, nil
 	}
-	// Not the first caller's context: the pull lives as long as anyone waits.
+	// Do not use the first caller's context, because the pull must run as long as any caller
+	// waits.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1, work: &progress.Work{}}
 	f.work.Begin(s.begun(ref))
@@ -114,8 +114,8 @@ func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, au
 	return f, nil
 }
 
-// begun is a pull of which nothing was heard yet. Only a registry is given up: what is on this
-// machine takes its time.
+// begun returns the progress of a new pull. Only pulls from a registry have a stall timeout,
+// because reading files of this machine may take long.
 func (s *Store) begun(ref parsedReference) progress.Progress {
 	p := progress.Progress{What: "pulling " + ref.String()}
 	if ref.transport == transportDocker {
@@ -125,12 +125,12 @@ func (s *Store) begun(ref parsedReference) progress.Progress {
 	return p
 }
 
-// leave is for a caller that waits no longer.
+// leave removes a caller that waits no longer.
 func (s *Store) leave(key flightKey, f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
-		// Out of the table at once: who comes next shall not share its end.
+		// Remove it from the table at once, so that new callers do not share its cancellation.
 		s.landLocked(key, f)
 		f.cancel(context.Canceled)
 	}
@@ -142,7 +142,7 @@ func (s *Store) landLocked(key flightKey, f *flight) {
 	}
 }
 
-// fetch runs the child process and saves what it brought.
+// fetch runs the child process and saves its result.
 func (s *Store) fetch(ctx context.Context, f *flight, ref parsedReference, auth []byte) (_ *record, err error) {
 	log := s.log.With("image", ref.String())
 	start := time.Now()
@@ -200,7 +200,7 @@ func (s *Store) fetch(ctx context.Context, f *flight, ref parsedReference, auth 
 	return r, nil
 }
 
-// pin keeps layers, those that exist and those to come, from being collected.
+// pin protects layers from collection, including those that do not exist yet.
 func (s *Store) pin(chain []digest.Digest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

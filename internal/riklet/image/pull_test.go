@@ -23,8 +23,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// A tag of a directory of the node that was built anew is read again, unless nothing is to be
-// read at all.
+// A tag in a directory of the node that was rebuilt is read again, unless the policy forbids
+// reading.
 func TestPullReadsARebuiltImageAgain(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
@@ -57,7 +57,7 @@ func TestPullReadsARebuiltImageAgain(t *testing.T) {
 			t.Fatalf("the image is the same: %v", err)
 		}
 		pull(v1alpha1.PullNever, first)
-		pull(v1alpha1.PullIfNotPresent, second) // what the server writes for none
+		pull(v1alpha1.PullIfNotPresent, second) // the API server's default
 		third, err := write(small())
 		if err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestPullFromEveryLocalTransport(t *testing.T) {
 			t.Errorf("Pull(%s): motd of the upper layer = %q, %v", ref, got, err)
 		}
 	}
-	// All of them are the same two layers.
+	// All of them have the same two layers.
 	requireNothingLeft(t, s, 2)
 	if got := len(s.Images()); got != len(write) {
 		t.Errorf("Images lists %d, want %d", got, len(write))
@@ -192,7 +192,7 @@ func TestPullFollowsThePolicy(t *testing.T) {
 	}
 }
 
-// A tag of a registry that moved is asked for again only if the policy says so.
+// A tag of a registry that moved is requested again only if the policy requires it.
 func TestPullFollowsThePolicyForARegistry(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil)
@@ -233,7 +233,7 @@ func TestImagesSurviveARestart(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// What a crash leaves: half a pull, half a record.
+	// The state after a crash: an incomplete pull and an incomplete record.
 	if err := os.MkdirAll(filepath.Join(root, tmpDir, "pull-1", "0", "fs"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -290,13 +290,14 @@ func registry(tb testing.TB, r http.Handler) string {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
-// The credentials of whoever runs the node serve nobody's pulls, unless the node is told so.
+// Pulls do not use the credentials of the user who runs the node, unless the node is configured
+// to.
 func TestTheNodesOwnCredentialsAreOptIn(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())
 	host := registry(t, &ociimage.Registry{Dir: dir, Username: "ann", Password: "s3cret"})
 	text := fmt.Appendf(nil, `{"auths":{%q:{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("ann:s3cret")))
-	home := os.Getenv("HOME") // TestMain's
+	home := os.Getenv("HOME") // set by TestMain
 	files := []string{filepath.Join(home, ".docker", "config.json"), filepath.Join(home, ".config", "containers", "auth.json"), filepath.Join(home, "containers", "auth.json"), filepath.Join(home, ".dockercfg")}
 	for _, file := range files {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, text, 0o600)); err != nil {
@@ -352,7 +353,7 @@ func TestPullFromARegistry(t *testing.T) {
 			t.Errorf("%s: digest %s, want %s", name, img.Digest, digest)
 		}
 	}
-	// Both layers once, and a configuration for each of the three that worked.
+	// Both layers once, and a configuration for each of the three successful pulls.
 	if got := reg.Blobs(); got != 2+3 {
 		t.Errorf("%d blobs were transferred, want 5: layers that are here are not asked for", got)
 	}
@@ -427,7 +428,7 @@ func TestFault19OneSlowPullHoldsUpNoOther(t *testing.T) {
 		slow <- err
 	}()
 	await(t, held, slow)
-	// The slow pull cannot end before these have.
+	// The slow pull cannot end before these calls have returned.
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/quick:v1"}); err != nil {
 		t.Errorf("a pull beside a slow one: %v", err)
 	}
@@ -483,8 +484,8 @@ func TestPullHasATimeLimit(t *testing.T) {
 	requireNothingLeft(t, s, 0)
 }
 
-// A registry that says nothing does not hold a pull up for long, at whatever point it stops;
-// meanwhile it is said how far the pull is.
+// A registry that stops sending at any point does not delay a pull for long. Meanwhile the
+// progress is reported.
 func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
 	t.Parallel()
 	dir, _, _ := layout(t, ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: randomBytes(1 << 20)}}})
@@ -507,7 +508,8 @@ func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
 				}
 				serve.ServeHTTP(&stopping{ResponseWriter: w, room: 300 << 10, release: release}, r)
 			}))
-			t.Cleanup(func() { close(release) }) // before the server's Close, which waits for its requests
+			// before the server's Close, which waits for its requests
+			t.Cleanup(func() { close(release) })
 			s := open(t, func(c *Config) { c.Limits.Stall = 4 * time.Second })
 			w := &progress.Work{}
 			_, err := s.Pull(progress.With(t.Context(), w), PullRequest{Reference: host + "/app:v1"})
@@ -522,7 +524,7 @@ func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
 	}
 }
 
-// stopping says nothing more after some bytes.
+// stopping sends nothing more after some bytes.
 type stopping struct {
 	http.ResponseWriter
 	room    int
@@ -549,7 +551,8 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// TestPullsOfThisMachineAreSaid: what is on this machine has its progress, and is not given up.
+// TestPullsOfThisMachineAreSaid checks that pulls of files of this machine report progress and
+// have no stall timeout.
 func TestPullsOfThisMachineAreSaid(t *testing.T) {
 	t.Parallel()
 	spec := ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: randomBytes(1 << 20)}}}
@@ -615,7 +618,7 @@ func TestConfigReportsEveryProblem(t *testing.T) {
 	}
 }
 
-// waitFor polls until done says so.
+// waitFor polls until done returns true.
 func waitFor(tb testing.TB, what string, done func() bool) {
 	tb.Helper()
 	deadline := time.NewTimer(time.Minute)

@@ -13,12 +13,13 @@ import (
 	"rik.dev/rik/internal/riklet/safeopen"
 )
 
-// maxIndex bounds what is read to find out whether an image was made anew, as a pull does.
+// maxIndex is the maximum size of an index that is read to find out whether an image was
+// rebuilt, the same as in a pull.
 const maxIndex = 4 << 20
 
-// rebuilt tells whether a directory of this node has another image than the one that was read
-// from it. One that is not there any more, or that makes no sense, is no other: what was read
-// before goes on being used.
+// rebuilt reports whether a directory of this node has another image than the one that was read
+// from it. It returns false for a directory that is missing or malformed, so that the stored
+// image stays in use.
 func (r parsedReference) rebuilt(have string) bool {
 	dir, tag, _ := strings.Cut(r.target, ":")
 	var now digest.Digest
@@ -31,7 +32,7 @@ func (r parsedReference) rebuilt(have string) bool {
 	default:
 		return false
 	}
-	// Of another algorithm nothing can be said: what was read is noted by this one.
+	// Digests of another algorithm cannot be compared, because the stored one is canonical.
 	return err == nil && now.Validate() == nil && now.Algorithm() == digest.Canonical && now.String() != have
 }
 
@@ -40,8 +41,8 @@ func fileDigest(path string) (digest.Digest, error) {
 	return digest.FromBytes(data), err
 }
 
-// layoutDigest is what the index of an OCI layout says of a tag, or of its only image. A layout
-// in which a tag is not unique is left to a pull.
+// layoutDigest returns the digest of a tag in an OCI layout, or of its only image. It returns no
+// digest if a tag is not unique; the pull handles that case.
 func layoutDigest(dir, tag string) (digest.Digest, error) {
 	data, err := readIndex(filepath.Join(dir, v1.ImageIndexFile))
 	if err != nil {

@@ -17,19 +17,20 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// record is what the store remembers of a reference: images/<hash>.json.
+// record is the store's record of a reference: images/<hash>.json.
 type record struct {
 	Reference string
 	Digest    digest.Digest
 	Config    v1.ImageConfig
-	// Architecture of the image; empty: the node's, or that of an image of before this was noted.
+	// Architecture of the image; empty means the node's, or a record from before this field
+	// existed.
 	Architecture string `json:",omitempty"`
 	Chain        []digest.Digest
 	Bytes        int64
 	LastUsed     time.Time
 }
 
-// Images lists what the node has, sorted by reference.
+// Images lists the node's images, sorted by reference.
 func (s *Store) Images() []Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,8 +42,8 @@ func (s *Store) Images() []Info {
 	return out
 }
 
-// recordPath hashes the reference: it has slashes and no bound that a file
-// name would keep.
+// recordPath uses a hash of the reference, because a reference has slashes and may be longer
+// than a file name.
 func (s *Store) recordPath(reference string) string {
 	sum := sha256.Sum256([]byte(reference))
 	return s.path(imagesDir, hex.EncodeToString(sum[:])+".json")
@@ -61,7 +62,7 @@ func (s *Store) loadRecords() error {
 			s.records[r.Reference] = &r
 			continue
 		}
-		// The image can be pulled again; a node that does not start cannot.
+		// The image can be pulled again, but an error here would prevent the node from starting.
 		s.log.Warn("dropping an unreadable image record", "path", e.Name(), "err", err)
 		if err := os.Remove(file); err != nil {
 			return fmt.Errorf("dropping an unreadable image record: %w", err)
@@ -70,8 +71,7 @@ func (s *Store) loadRecords() error {
 	return nil
 }
 
-// lookup returns the image of a reference if all its layers are there, and
-// marks it as used.
+// lookup returns the image of a reference if all its layers exist, and marks it as used.
 func (s *Store) lookup(reference string) (*Image, error) {
 	s.mu.Lock()
 	r, ok := s.records[reference]
@@ -80,10 +80,10 @@ func (s *Store) lookup(reference string) (*Image, error) {
 		return nil, fmt.Errorf("%w: %s", ErrNotPresent, reference)
 	}
 	img, err := s.imageOfLocked(r)
-	// A use is remembered on the disk at this grain: exact times would cost a
-	// write for every container that starts.
+	// The time of last use is saved with this precision. Exact times would need a write for
+	// every container that starts.
 	const grain = time.Minute
-	stale := s.now().Sub(r.LastUsed).Abs() > grain // also of a clock that was ahead
+	stale := s.now().Sub(r.LastUsed).Abs() > grain // also if the clock was ahead
 	if stale {
 		used := *r
 		used.LastUsed = s.now()
@@ -119,7 +119,7 @@ func (s *Store) imageOfLocked(r *record) (*Image, error) {
 	}, nil
 }
 
-// cloneConfig lets the caller change what it got.
+// cloneConfig returns a deep copy, so that the caller may change it.
 func cloneConfig(c v1.ImageConfig) v1.ImageConfig {
 	var out v1.ImageConfig
 	data, err := json.Marshal(c)
@@ -143,7 +143,8 @@ func (s *Store) save(r *record) error {
 	return nil
 }
 
-// flush makes the file of a reference what the record in memory is, or is not.
+// flush writes the record in memory to the file of the reference, or removes the file if there
+// is no record.
 func (s *Store) flush(reference string, when durability) error {
 	s.files.Lock()
 	defer s.files.Unlock()
@@ -165,18 +166,18 @@ func readJSON(file string, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// durability says when a file must have reached the disk.
+// durability says when a file must be on the disk.
 type durability int
 
 const (
-	// atLeisure: whole or not at all if the process dies. A power cut may undo
-	// or tear it. The start of a container does not wait for the disk.
+	// atLeisure: the file is complete or absent if the process dies. A power failure may lose or
+	// truncate it. The start of a container does not wait for the disk.
 	atLeisure durability = iota
 	// atOnce: when the call returns.
 	atOnce
 )
 
-// writeJSON replaces file as a whole.
+// writeJSON replaces file atomically.
 func writeJSON(file string, value any, when durability) (err error) {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -1,7 +1,7 @@
 package image
 
 import (
-	// digests of all three algorithms may be in references
+	// Digests of all three algorithms may be in references.
 	_ "crypto/sha256"
 	_ "crypto/sha512"
 	"fmt"
@@ -19,13 +19,13 @@ import (
 // transportDocker is the transport of registries, and the default.
 const transportDocker = "docker"
 
-// parsedReference is a reference in its one canonical form.
+// parsedReference is a reference in canonical form.
 type parsedReference struct {
 	transport string
-	target    string // without transport; complete: registry, tag or digest
+	target    string // without the transport; always with registry, and tag or digest
 }
 
-// String is the key of the reference in the store.
+// String returns the key of the reference in the store.
 func (r parsedReference) String() string {
 	if r.transport == transportDocker {
 		return "docker://" + r.target
@@ -33,22 +33,21 @@ func (r parsedReference) String() string {
 	return r.transport + ":" + r.target
 }
 
-// maxReference bounds what is parsed: a host name, a path, a tag and a digest.
+// maxReference limits the length of a reference: a host name, a path, a tag and a digest.
 const maxReference = 1024
 
-// layoutTag is the OCI image specification's grammar of reference names, less
-// slashes and colons at its ends.
+// layoutTag is the OCI image specification's grammar of reference names, without slashes and
+// colons at its ends.
 var layoutTag = regexp.MustCompile(`^[A-Za-z0-9]+([-._:@/+][A-Za-z0-9]+|--[A-Za-z0-9]+)*$`)
 
-// localDigest is what looks like a digest behind a path. The local transports
-// have none, and without this the path would end in "@sha256".
+// localDigest matches a digest after a path. The local transports have no digests, and without
+// this check the path would end in "@sha256".
 var localDigest = regexp.MustCompile(`@sha(256|384|512):`)
 
-// parseReference accepts a registry's "name", "name:tag", "host:port/name" and
-// "name@sha256:…", with or without "docker://" in front, where no tag means
-// "latest"; and the local "oci:/dir[:tag]", "oci-archive:/file[:tag]",
-// "docker-archive:/file[:name:tag|:@index]" and "dir:/dir", whose paths must be
-// absolute.
+// parseReference accepts a registry's "name", "name:tag", "host:port/name" and "name@sha256:…",
+// with or without the prefix "docker://". Without a tag it is "latest". It also accepts the
+// local "oci:/dir[:tag]", "oci-archive:/file[:tag]", "docker-archive:/file[:name:tag|:@index]"
+// and "dir:/dir", whose paths must be absolute.
 func parseReference(s string) (parsedReference, error) {
 	if s == "" || len(s) > maxReference {
 		return parsedReference{}, fmt.Errorf("%w: %d characters, 1 to %d are possible", ErrInvalidReference, len(s), maxReference)
@@ -73,7 +72,7 @@ func parseRegistry(s string) (parsedReference, error) {
 		return parsedReference{}, fmt.Errorf("%w: %q: %w", ErrInvalidReference, s, err)
 	}
 	if digested, ok := named.(reference.Digested); ok {
-		// The digest decides; a tag beside it is a remark for readers.
+		// The digest identifies the image; a tag next to it is ignored.
 		canonical, err := reference.WithDigest(reference.TrimNamed(named), digested.Digest())
 		if err != nil {
 			return parsedReference{}, fmt.Errorf("%w: %q: %w", ErrInvalidReference, s, err)
@@ -114,7 +113,7 @@ func parseLocal(s, transport, target string) (parsedReference, error) {
 	return r, nil
 }
 
-// policyOf resolves the default policy: a registry's "latest" moves.
+// policyOf resolves the default policy: a registry's "latest" may change.
 func (r parsedReference) policyOf(p v1alpha1.PullPolicy) (v1alpha1.PullPolicy, error) {
 	switch p {
 	case v1alpha1.PullAlways, v1alpha1.PullIfNotPresent, v1alpha1.PullNever:

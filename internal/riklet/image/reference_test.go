@@ -10,8 +10,8 @@ import (
 
 const someDigest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
-// Fault 14: an image without ":tag" panicked, and registries with a port and
-// digests were parsed wrongly.
+// Fault 14: an image without ":tag" caused a panic, and registries with a port and digests were
+// parsed wrongly.
 func TestFault14ReferencesWithoutTagWithPortAndDigest(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// Limits bound one pull; a zero field takes the default that is written there.
+// Limits limits one pull. The zero value of a field means the default in its comment.
 type Limits = wire.Limits
 
 // Defaults of Limits.
@@ -28,30 +28,30 @@ const (
 	DefaultEntries = wire.DefaultEntries
 )
 
-// Config says where the store is and how it pulls.
+// Config configures the store and its pulls.
 type Config struct {
-	// Root is an absolute directory, on a file system that overlayfs can use
-	// for its upper layer. It is made when it is missing.
+	// Root is an absolute directory, on a file system that overlayfs can use for its upper
+	// layer. It is created if it does not exist.
 	Root string
-	// Unpacker is the command line of the child process that runs
-	// unpack.Unpack: the program rik-unpack.
+	// Unpacker is the command line of the child process, the program rik-unpack, which runs
+	// unpack.Unpack.
 	Unpacker []string
-	// Limits bound each pull.
+	// Limits limits each pull.
 	Limits Limits
-	// Logger gets progress and what was left out; nil discards it.
+	// Logger reports progress and skipped entries; nil discards.
 	Logger *slog.Logger
-	// CertDir has a directory host[:port] with certificates for each registry
-	// that needs its own; "" means /etc/containers/certs.d.
+	// CertDir has a directory host[:port] with certificates for each registry that needs its
+	// own; "" means /etc/containers/certs.d.
 	CertDir string
-	// RegistriesConf is a containers-registries.conf(5) with mirrors and the
-	// like; "" means the system's.
+	// RegistriesConf is a containers-registries.conf(5) with mirrors and other settings; ""
+	// means the system's.
 	RegistriesConf string
-	// AuthFile has credentials for registries, as docker login writes them, that every pull
-	// without a secret of its own uses; "" means none.
+	// AuthFile has credentials for registries in the format of docker login. Every pull without
+	// a secret of its own uses them; "" means none.
 	AuthFile string
-	// AllowNetworks are networks that a pull may connect to whatever they are. Without
-	// them it reaches public addresses, those of private networks where a registry is,
-	// and what CertDir and RegistriesConf name.
+	// AllowNetworks lists networks that pulls may always connect to. Other pulls reach public
+	// addresses, private networks if the registry is in one, and the registries that CertDir and
+	// RegistriesConf name.
 	AllowNetworks []netip.Prefix
 }
 
@@ -61,7 +61,7 @@ func (c Config) Validate() error {
 	if !filepath.IsAbs(c.Root) || filepath.Clean(c.Root) == "/" {
 		errs = append(errs, fmt.Errorf("root %q is not an absolute path below /", c.Root))
 	}
-	// These separate the options and layers of an overlay.
+	// These characters separate the options and layers of an overlay mount.
 	if strings.ContainsAny(c.Root, ":,\\ \t\n\"") {
 		errs = append(errs, fmt.Errorf("root %q has a character that mount options cannot carry", c.Root))
 	}
@@ -76,15 +76,15 @@ func (c Config) Validate() error {
 
 // Image is an image that the node has.
 type Image struct {
-	Reference string // as it was asked for, in canonical form
-	Digest    string // of the manifest, or of the index it was chosen from
+	Reference string // as requested, in canonical form
+	Digest    string // of the manifest, or of the index that selected it
 	Config    v1.ImageConfig
 	Layers    []string // directories, lowest first
-	// Architecture as Go names it; empty: the node's.
+	// Architecture as Go names it; empty means the node's.
 	Architecture string
 }
 
-// Info describes an image in a listing.
+// Info is an entry in a list of images.
 type Info struct {
 	Reference string
 	Digest    string
@@ -92,7 +92,7 @@ type Info struct {
 	LastUsed  time.Time
 }
 
-// Store is the images of a node. All its methods may be called at once.
+// Store manages the images of a node. It is safe for concurrent use.
 type Store struct {
 	cfg  Config
 	log  *slog.Logger
@@ -101,25 +101,24 @@ type Store struct {
 
 	pulls sync.WaitGroup
 
-	// files is held while a record's file is made to follow the record, so
-	// that the last write is of the last state. It is taken before mu.
+	// files is held while the file of a record is written, so that the last write has the last
+	// state. Lock it before mu.
 	files sync.Mutex
 
-	// mu also orders the renaming of layers that are collected against the
-	// checks that they are there. Nothing slower than stat or rename happens
-	// under it. Records are replaced, never changed.
+	// mu also orders the renames of removed layers relative to the checks that layers exist. No
+	// operation slower than stat or rename happens under it. Records are replaced, never
+	// changed.
 	mu      sync.Mutex
 	closed  bool
 	records map[string]*record       // by reference
 	pins    map[digest.Digest]int    // layers of running pulls
 	flights map[flightKey]*flight    // running pulls
 	mounts  map[string]mountRecord   // by mount name
-	busy    map[string]chan struct{} // mount names that a call works on
+	busy    map[string]chan struct{} // mount names with a call in progress
 }
 
-// Open takes the store at cfg.Root, and removes what a crash left half done.
-// Mounts stay as they are. Close releases the store; the end of the process
-// does too.
+// Open opens the store at cfg.Root, and removes what a crash left incomplete. Mounts stay as
+// they are. Close releases the store, and so does the end of the process.
 func Open(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -138,7 +137,7 @@ func Open(cfg Config) (*Store, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.cfg.Root = filepath.Clean(cfg.Root)
-	// 0700: layers have setuid programs in them, of any age.
+	// 0700, because layers contain setuid programs, also old ones with known vulnerabilities.
 	for _, dir := range []string{"", imagesDir, layersDir, mountsDir, tmpDir} {
 		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
 			return nil, fmt.Errorf("making the image store: %w", err)
@@ -179,7 +178,7 @@ func (s *Store) takeLock() error {
 	return nil
 }
 
-// Close ends running pulls and releases the directory; mounts stay.
+// Close ends running pulls and releases the directory. Mounts stay.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -193,7 +192,7 @@ func (s *Store) Close() error {
 
 var errClosed = errors.New("image store closed")
 
-// sweep removes the remains of pulls and of collections.
+// sweep removes the files of interrupted pulls and collections.
 func (s *Store) sweep() error {
 	entries, err := os.ReadDir(s.path(tmpDir))
 	if err != nil {
@@ -208,7 +207,7 @@ func (s *Store) sweep() error {
 	return nil
 }
 
-// layerDirs are the directories of a chain's layers.
+// layerDirs returns the directories of a chain's layers.
 func (s *Store) layerDirs(chain []digest.Digest) ([]string, error) {
 	dirs := make([]string, len(chain))
 	for i, c := range chain {

@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// A riklet that is killed leaves no child behind: the end of its input ends a
+// A riklet that is killed leaves no child behind. The end of its input ends the child's
 // transfer, here one that the registry would never finish.
 func TestUnpackEndsWithItsInput(t *testing.T) {
 	t.Parallel()

@@ -1,9 +1,8 @@
-// Package unpack is the inside of the image store's child process,
-// cmd/rik-unpack: it fetches one image and unpacks its layers.
+// Package unpack is the code of the image store's child process, cmd/rik-unpack. It fetches one
+// image and unpacks its layers.
 //
-// It is apart from the store because the libraries that it needs, for
-// registries, archives and layers, would add megabytes to an agent that holds
-// them all day and calls none of them.
+// It is separate from the store, because its libraries for registries, archives and layers would
+// add megabytes to an agent that never calls them.
 package unpack
 
 import (
@@ -14,9 +13,9 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/fetch"
 )
 
-// Unpack does one pull, ordered on stdin and reported on stdout as the store's
-// wire format says. It takes no arguments. The error has been reported already
-// and is for the exit code.
+// Unpack makes one pull. It reads the request from stdin and writes the result to stdout in the
+// store's wire format. It accepts no arguments. The error is already reported on stdout; it is
+// only for the exit code.
 func Unpack(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unpack takes no arguments, got %q", args)

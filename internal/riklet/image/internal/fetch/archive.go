@@ -20,10 +20,10 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// layoutFile matches what of an oci-archive is read; all else is left out.
+// layoutFile matches the files of an oci-archive that are read.
 var layoutFile = regexp.MustCompile(`^(oci-layout|index\.json|blobs/[a-z0-9]{1,16}/[0-9a-f]{32,128})$`)
 
-// readingArchive is the step of who reads an archive before its layers.
+// readingArchive is the step of reading an archive before its layers.
 const readingArchive = "reading the archive"
 
 // unpackLayout unpacks the OCI layout in the archive at file into dir.
@@ -66,8 +66,8 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget, m
 	}
 }
 
-// plainArchive returns the path of an uncompressed docker-archive: file, or
-// a copy below tempDir.
+// plainArchive returns the path of an uncompressed docker-archive: file itself, or a copy below
+// tempDir.
 func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budget, m *meter) (string, error) {
 	f, size, err := openRegular(file)
 	if err != nil {
@@ -89,7 +89,7 @@ func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budge
 	return to, layer.Classify(errors.Join(err, out.Close()))
 }
 
-// copyFile writes size bytes, booked first, into a new file.
+// copyFile writes size bytes into a new file, after it has charged them to the budget.
 func copyFile(to string, from io.Reader, size int64, budget *layer.Budget) error {
 	if err := budget.Spool(size); err != nil {
 		return err
@@ -102,15 +102,15 @@ func copyFile(to string, from io.Reader, size int64, budget *layer.Budget) error
 	return layer.Classify(errors.Join(err, out.Close()))
 }
 
-// readAhead is large enough to tell compressions apart and to spare calls.
+// readAhead is large enough to detect compressions and to save system calls.
 const readAhead = 64 << 10
 
-// zstdWindow bounds what a zstd frame may make us keep in memory; "zstd
-// --ultra -22 --long=27", the most that the tools read unasked, needs it all.
+// zstdWindow limits the memory that a zstd frame can require. "zstd --ultra -22 --long=27", the
+// largest window that the tools accept by default, needs all of it.
 const zstdWindow = 128 << 20
 
-// decompress looks at the first bytes of r. Media types are not trusted for
-// this: a Docker archive's manifest says gzip where the layers are plain.
+// decompress detects the compression from the first bytes of r. It does not trust media types,
+// because a Docker archive's manifest says gzip for plain layers.
 func decompress(r *bufio.Reader) (plain io.Reader, done func(), compressed bool, err error) {
 	magic, err := r.Peek(4)
 	if err != nil && !errors.Is(err, io.EOF) {

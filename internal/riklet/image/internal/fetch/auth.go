@@ -11,12 +11,12 @@ import (
 	"go.podman.io/image/v5/types"
 )
 
-// credentials picks from a dockerconfigjson what fits the reference best: the
-// longest entry that is the registry or a path that the repository is under.
-// nil means that there is none; the library then looks at the node's own files.
+// credentials returns the entry of a dockerconfigjson that fits the reference best: the longest
+// one that is the registry or a parent path of the repository. If the result is nil, the library
+// reads the node's own files.
 //
-// Only "auths" is read. The library's own reader would also run the credential
-// helpers that the file names, and the file is a tenant's.
+// Only "auths" is read. The library's own reader would also run the credential helpers in the
+// file, which comes from a tenant.
 func credentials(config []byte, named reference.Named) (*types.DockerAuthConfig, error) {
 	if len(config) == 0 {
 		return nil, nil
@@ -27,7 +27,7 @@ func credentials(config []byte, named reference.Named) (*types.DockerAuthConfig,
 		} `json:"auths"`
 	}
 	if json.Unmarshal(config, &file) != nil {
-		// The decoder's message could quote a part of the secret.
+		// The decoder's message could contain a part of the secret.
 		return nil, errors.New("the pull secret is not a dockerconfigjson")
 	}
 	best, bestKey := -1, ""
@@ -53,8 +53,8 @@ func credentials(config []byte, named reference.Named) (*types.DockerAuthConfig,
 	return out, nil
 }
 
-// matchLength is how much of the repository's name key covers, -1 for none.
-// Keys may look like "https://index.docker.io/v1/", the Hub's, or have no path.
+// matchLength returns how much of the repository's name key covers, or -1 if they do not match.
+// Keys may look like Docker Hub's "https://index.docker.io/v1/", or have no path.
 func matchLength(key, name string) int {
 	if _, rest, ok := strings.Cut(key, "://"); ok {
 		key, _, _ = strings.Cut(rest, "/")

@@ -12,13 +12,12 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// blobReader passes a blob on, hashes it and keeps it within what the manifest
-// announced and the limits allow.
+// blobReader reads a blob, hashes it, and enforces the size in the manifest and the limits.
 type blobReader struct {
 	r     io.Reader
 	info  types.BlobInfo
 	hash  digest.Digester
-	total *atomic.Int64 // all layers of the pull
+	total *atomic.Int64 // of all layers of the pull
 	limit int64
 	read  int64
 	err   error // the first, other than io.EOF
@@ -30,7 +29,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	b.read += int64(n)
-	_, _ = b.hash.Hash().Write(p[:n]) // a hash takes everything
+	_, _ = b.hash.Hash().Write(p[:n]) // a hash never fails
 	switch {
 	case b.total.Add(int64(n)) > b.limit:
 		err = fmt.Errorf("%w: more than %d bytes transferred", wire.ErrTooLarge, b.limit)
@@ -43,9 +42,9 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// verify reads the blob to its end and says what is wrong with it. A damaged
-// blob fails to unpack in confusing ways, so that its digest has the first
-// word; a limit, or a reader that broke, comes before both.
+// verify reads the blob to its end and returns the error that describes the problem best. A
+// digest mismatch precedes errors of unpacking, because a damaged blob fails to unpack in
+// confusing ways. Limits and a stopped reader precede both.
 func (b *blobReader) verify(unpackErr error) error {
 	for _, final := range []error{wire.ErrTooLarge, wire.ErrNoSpace, wire.ErrTimeout, wire.ErrStalled, errStoreGone} {
 		if errors.Is(unpackErr, final) {
@@ -61,6 +60,6 @@ func (b *blobReader) verify(unpackErr error) error {
 	if got := b.hash.Digest(); got != b.info.Digest {
 		return fmt.Errorf("%w: the blob should be %s and is %s", wire.ErrDigest, b.info.Digest, got)
 	}
-	// It is what it was meant to be.
+	// The blob matches its digest.
 	return refuseDamage(unpackErr)
 }

@@ -23,11 +23,11 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// gate decides what a pull connects to: a registry is a stranger's, and sends the
-// library on to token servers and stores of its choice. The library has no dialer that
-// could be replaced, but asks for the proxy of every request, redirects included; the
-// gate sends each through a tunnel of this process, which judges the address that it
-// connects to.
+// gate decides which addresses a pull may connect to. A registry is not trusted, and redirects
+// the library to token servers and stores of its choice. The library's dialer cannot be
+// replaced, but the library requests a proxy for every request, including redirects. The gate
+// sends each request through a tunnel in this process, which checks the address that it connects
+// to.
 type gate struct {
 	places
 	networks []netip.Prefix
@@ -35,17 +35,17 @@ type gate struct {
 	tunnel   *tunnel
 
 	mu sync.Mutex
-	// failures are what became of connections, by host:port: a tunnel's client learns
-	// little more than that there is none.
+	// failures are the errors of connections, by host:port. The client of a tunnel learns little
+	// more than that there is no connection.
 	failures map[string]error
 }
 
 type proxyFunc = func(*http.Request) (*url.URL, error)
 
-// dialTime is what the library gives a connection, too.
+// dialTime is the library's own timeout for a connection.
 const dialTime = 30 * time.Second
 
-// openGate makes the gate of a pull, and has sys go through it. Close it after use.
+// openGate opens the gate of a pull and configures sys to use it. The caller must close it.
 func openGate(req wire.Request, named reference.Named, sys *types.SystemContext) (*gate, error) {
 	known, err := findPlaces(named, sys)
 	if err != nil {
@@ -62,9 +62,8 @@ func openGate(req wire.Request, named reference.Named, sys *types.SystemContext)
 // Close ends the connections.
 func (g *gate) Close() error { return g.tunnel.Close() }
 
-// route judges what can be told from a URL, and gives the proxy for it. The node's own
-// proxy, if it has one for this host, looks names up itself, so that it has to judge
-// what they lead to.
+// route checks what the URL alone shows, and returns the proxy for it. If the node has its own
+// proxy for this host, that proxy resolves the name, so it must also check the address.
 func (g *gate) route(u *url.URL) (*url.URL, error) {
 	if u.Scheme != "https" && !g.plain[strings.ToLower(u.Hostname())] {
 		return nil, fmt.Errorf("%w: %s://%s has no TLS; the node's administrator can allow that with insecure = true for %s in registries.conf",
@@ -81,7 +80,7 @@ func (g *gate) route(u *url.URL) (*url.URL, error) {
 	return g.tunnel.url, nil
 }
 
-// connect makes a connection to host:port and judges every address that is tried.
+// connect connects to host:port. It checks every address that it tries.
 func (g *gate) connect(ctx context.Context, target string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: dialTime, KeepAlive: dialTime, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
@@ -114,8 +113,8 @@ func (g *gate) validate(target string, addr netip.Addr) error {
 		wire.ErrRefused, target, addr, what, target)
 }
 
-// explain puts what became of a connection in the place of what the tunnel's client
-// made of it. No gate explains nothing.
+// explain replaces the error of the tunnel's client by the error of the connection. It also
+// works on a nil gate.
 func (g *gate) explain(err error) error {
 	var op *net.OpError
 	if g == nil || !errors.As(err, &op) || op.Op != "socks connect" || op.Addr == nil {
@@ -138,24 +137,24 @@ type explained struct {
 func (e *explained) Error() string   { return e.message }
 func (e *explained) Unwrap() []error { return e.errs }
 
-// target is the host:port that a URL leads to.
+// target returns the host:port of a URL.
 func target(u *url.URL) string {
 	port := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	return net.JoinHostPort(strings.ToLower(u.Hostname()), cmp.Or(u.Port(), port))
 }
 
-// places are what a pull may reach beyond public addresses with TLS. Names are in lower
+// places are what a pull may reach in addition to public addresses with TLS. Names are in lower
 // case.
 type places struct {
-	// named are what the administrator wrote down, as host:port: they may be anywhere.
+	// named are the host:port that the administrator configured. They may have any address.
 	named map[string]bool
-	// hosts are those of registries, without ports: they may be in private networks.
+	// hosts are those of registries, without ports. They may be in private networks.
 	hosts map[string]bool
-	// plain are the hosts that may be spoken to without TLS.
+	// plain are the hosts that may be used without TLS.
 	plain map[string]bool
 }
 
-// add takes a location such as registry.example:5000/team, and returns its host.
+// add adds a location such as registry.example:5000/team.
 func (p *places) add(location string, named, plain bool) {
 	domain, _, _ := strings.Cut(strings.ToLower(location), "/")
 	if domain == "docker.io" {
@@ -191,7 +190,7 @@ func findPlaces(named reference.Named, sys *types.SystemContext) (places, error)
 			p.add(mirror.Location, true, mirror.Insecure)
 		}
 	}
-	// Of the domain *.example.com, too, which has no location.
+	// This also finds the entry of a domain such as *.example.com, which has no location.
 	own, err := sysregistriesv2.FindRegistry(sys, named.Name())
 	if err != nil {
 		return p, fmt.Errorf("reading the node's configuration of registries: %w", err)
@@ -210,7 +209,8 @@ func findPlaces(named reference.Named, sys *types.SystemContext) (places, error)
 	return p, nil
 }
 
-// certDirs are where the library looks for certificates, in folders host:port.
+// certDirs returns the directories in which the library looks for certificates, in
+// subdirectories host:port.
 func certDirs(sys *types.SystemContext) []string {
 	if sys.DockerPerHostCertDirPath != "" {
 		return []string{sys.DockerPerHostCertDirPath}

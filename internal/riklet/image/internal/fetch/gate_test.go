@@ -32,7 +32,7 @@ prefix = "*.lab.example"
 insecure = true
 `
 
-// validateOf makes a gate without a tunnel.
+// validateOf returns a gate without a tunnel.
 func validateOf(tb testing.TB, image string) *gate {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -80,7 +80,7 @@ func TestGateJudgesAddresses(t *testing.T) {
 		{image, "auth.example:443", "10.99.0.1", ""},
 		{image, "auth.example:443", "127.0.0.1", "loopback"},
 		{image, "notmine.example:5000", "10.0.0.1", "private"},
-		// What the administrator wrote down, and their hosts.
+		// The locations that the administrator configured, and their hosts.
 		{image, "plain.example:5000", "127.0.0.1", ""},
 		{image, "plain.example:5001", "127.0.0.1", "loopback"},
 		{image, "plain.example:5001", "10.0.0.1", ""},
@@ -88,7 +88,7 @@ func TestGateJudgesAddresses(t *testing.T) {
 		{image, "far.example:443", "127.0.0.1", ""},
 		{image, "far.example:22", "127.0.0.1", "loopback"},
 		{image, "certified.example:5443", "127.0.0.1", ""},
-		// A domain names no host of it.
+		// A wildcard domain allows none of its hosts.
 		{"a.lab.example/app", "a.lab.example:443", "127.0.0.1", "loopback"},
 		{"a.lab.example/app", "a.lab.example:443", "10.0.0.1", ""},
 		{"a.lab.example/app", "b.lab.example:443", "10.0.0.1", "private"},
@@ -126,7 +126,7 @@ func TestGateJudgesURLs(t *testing.T) {
 		{"plain.example:5000/app", "http://auth.example/token", "no TLS"},
 		{"a.lab.example/app", "http://a.lab.example/v2/", ""},
 		{"a.lab.example/app", "http://b.lab.example/v2/", "no TLS"},
-		{"localhost:5000/app", "http://localhost:5000/v2/", ""}, // the address is judged later
+		{"localhost:5000/app", "http://localhost:5000/v2/", ""}, // the address is checked later
 		{"localhost:5000/app", "http://127.0.0.1:22/", "no TLS"},
 		{"127.0.0.1:5000/app", "http://127.0.0.1:5000/v2/", "loopback"},
 	} {
@@ -145,7 +145,7 @@ func TestGateJudgesURLs(t *testing.T) {
 	}
 }
 
-// The node's own proxy is used as before; what can be told without it is told.
+// The node's own proxy is used. Checks that need no address happen before.
 func TestGateUsesTheProxyOfTheNode(t *testing.T) {
 	t.Parallel()
 	g := validateOf(t, "mine.example/app")

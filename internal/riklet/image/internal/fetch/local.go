@@ -21,15 +21,15 @@ import (
 	"rik.dev/rik/internal/riklet/safeopen"
 )
 
-// maxDocument bounds what is parsed as a whole: indexes, manifests and
-// configurations. Registries take no larger manifest.
+// maxDocument is the maximum size of documents that are parsed as a whole: indexes, manifests
+// and configurations. Registries accept no larger manifest.
 const maxDocument = 4 << 20
 
-// directory is an image in a directory of this machine: an OCI layout, or
-// what "dir:" names. The library's own readers take a manifest of any size,
-// do not check it against the index, and wait for ever at a FIFO.
+// directory is an image in a directory of this machine: an OCI layout, or the directory of a
+// "dir:" reference. It replaces the library's own readers, which accept a manifest of any size,
+// do not check it against the index, and block forever on a FIFO.
 type directory struct {
-	top      string // path of the manifest that the reference stands for
+	top      string // path of the manifest that the reference names
 	instance func(digest.Digest) string
 	blob     func(digest.Digest) string
 }
@@ -37,7 +37,7 @@ type directory struct {
 func (d *directory) Close() error               { return nil }
 func (d *directory) HasThreadSafeGetBlob() bool { return true }
 
-// GetManifest leaves the media type to the caller, who knows the descriptor.
+// GetManifest does not return the media type, because the caller has the descriptor.
 func (d *directory) GetManifest(_ context.Context, instance *digest.Digest) ([]byte, string, error) {
 	path := d.top
 	if instance != nil {
@@ -47,7 +47,7 @@ func (d *directory) GetManifest(_ context.Context, instance *digest.Digest) ([]b
 	return data, "", err
 }
 
-// GetBlob needs a digest that is valid: it becomes a part of a path.
+// GetBlob requires a valid digest, because the digest becomes a part of a path.
 func (d *directory) GetBlob(_ context.Context, info types.BlobInfo, _ types.BlobInfoCache) (io.ReadCloser, int64, error) {
 	f, size, err := openRegular(d.blob(info.Digest))
 	if err != nil {
@@ -56,8 +56,8 @@ func (d *directory) GetBlob(_ context.Context, info types.BlobInfo, _ types.Blob
 	return f, size, nil
 }
 
-// openLayout finds the image with that tag in the OCI layout at dir, or the
-// only one.
+// openLayout opens the image with that tag in the OCI layout at dir, or the only image if the
+// tag is empty.
 func openLayout(dir, tag string) (*source, error) {
 	path := filepath.Join(dir, v1.ImageIndexFile)
 	data, err := readDocument(path)
@@ -81,8 +81,8 @@ func openLayout(dir, tag string) (*source, error) {
 	return &source{transport: &directory{top: blob(top.Digest), instance: blob, blob: blob}, top: top, local: true}, nil
 }
 
-// choose takes the first manifest of a layout that has the tag and a known
-// type; other things may have the same tag.
+// choose returns the first manifest of a layout with the tag and a known type. Other objects may
+// have the same tag.
 func choose(manifests []v1.Descriptor, tag string) (v1.Descriptor, error) {
 	if tag == "" {
 		switch len(manifests) {
@@ -107,12 +107,12 @@ var manifestTypes = []string{
 	v1.MediaTypeImageManifest, v1.MediaTypeImageIndex, manifest.DockerV2Schema2MediaType, manifest.DockerV2ListMediaType,
 }
 
-// dirVersion is what the file "version" of a directory says. These versions
-// differ in signatures only.
+// dirVersion matches the content of the file "version" of a directory. These versions differ
+// only in signatures.
 var dirVersion = regexp.MustCompile(`^Directory Transport Version: 1\.[0-2]\n$`)
 
-// openDir opens what "dir:" names. Nothing says which manifest is meant to be
-// in it.
+// openDir opens the directory of a "dir:" reference. The reference has no digest, so any
+// manifest in it is accepted.
 func openDir(dir string) (*source, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func openDir(dir string) (*source, error) {
 	}}, nil
 }
 
-// readDocument reads a file that is to be parsed as a whole.
+// readDocument reads a file that is parsed as a whole.
 func readDocument(path string) ([]byte, error) {
 	f, _, err := openRegular(path)
 	if err != nil {
@@ -153,7 +153,7 @@ func readDocument(path string) ([]byte, error) {
 	return data, nil
 }
 
-// readAtMost reads r to its end, unless that is further than maxDocument.
+// readAtMost reads r to its end. It fails if that is more than maxDocument.
 func readAtMost(r io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err != nil {
@@ -165,7 +165,7 @@ func readAtMost(r io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// openRegular opens a file for reading and says how large it is.
+// openRegular opens a regular file for reading and returns its size.
 func openRegular(path string) (*os.File, int64, error) {
 	f, err := safeopen.Open(path)
 	var not *safeopen.NotRegularError

@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// unpackArchive unpacks an archive that is no image. The caller removes what is there
-// after an error.
+// unpackArchive unpacks an archive that is not an image. After an error, the caller must remove
+// the files.
 func unpackArchive(ctx context.Context, a wire.Archive, limits wire.Limits, m *meter) (*wire.Unpacked, error) {
 	if a.Form != wire.FormRoot && a.Form != wire.FormShared {
 		return nil, fmt.Errorf("programmer error: form %q", a.Form)
@@ -69,13 +69,13 @@ func unpackZip(ctx context.Context, a wire.Archive, file io.ReaderAt, size int64
 	})
 }
 
-// intoTree makes the tree that an archive is unpacked into.
+// intoTree creates the directory for the unpacked files of an archive.
 func intoTree(a wire.Archive, apply func(root string) (layer.Result, error)) (*wire.Unpacked, error) {
 	root := filepath.Join(a.Dir, wire.ContentDir)
 	if err := os.Mkdir(root, 0o700); err != nil {
 		return nil, layer.Classify(err)
 	}
-	// Whatever the umask is; an entry for the root can change it.
+	// Set the mode independently of the umask. An entry for the root can change it.
 	if err := os.Chmod(root, 0o755); err != nil { //nolint:gosec // the usual mode of a root
 		return nil, err
 	}
@@ -92,10 +92,10 @@ func intoTree(a wire.Archive, apply func(root string) (layer.Result, error)) (*w
 	return &wire.Unpacked{Bytes: res.Bytes, Entries: res.Entries, Skipped: res.Skipped}, nil
 }
 
-// refuseDamage makes a refusal of an error that has no reason yet and that the system
-// did not report: what is left is content that its readers, of archives, compressions and
-// JSON, could not make sense of. A file that cannot be read or written may be better
-// the next time, and stays what it is.
+// refuseDamage converts an error without a reason, if the system did not report it, to a
+// refusal. Such an error comes from the readers of archives, compressions and JSON, so the
+// content is malformed. An error of reading or writing a file may be temporary, and is returned
+// unchanged.
 func refuseDamage(err error) error {
 	var errno syscall.Errno
 	var pathErr *os.PathError
@@ -109,7 +109,8 @@ func refuseDamage(err error) error {
 	return err
 }
 
-// knownCompression names what is not supported, rather than call it a broken tar.
+// knownCompression reports a compression that is not supported by its name, instead of reporting
+// a broken tar archive.
 func knownCompression(r *bufio.Reader) error {
 	for magic, name := range map[string]string{"\xfd7zXZ\x00": "xz", "BZh": "bzip2", "7z\xbc\xaf\x27\x1c": "7-Zip", "Rar!": "RAR"} {
 		if head, _ := r.Peek(len(magic)); string(head) == magic {
@@ -122,21 +123,21 @@ func knownCompression(r *bufio.Reader) error {
 	return nil
 }
 
-// Where ext4 has its magic number, and tar its own:
+// The offsets of the magic numbers of ext4 and tar:
 // https://www.kernel.org/doc/html/latest/filesystems/ext4/globals.html#super-block
 const (
 	ext4MagicAt = 1024 + 0x38
 	tarMagicAt  = 257
 )
 
-// isExt4 tells an ext4 image from a tar archive, whose content may have any bytes.
+// isExt4 distinguishes an ext4 image from a tar archive, which may contain any bytes.
 func isExt4(r *bufio.Reader) bool {
 	head, _ := r.Peek(ext4MagicAt + 2)
 	return len(head) == ext4MagicAt+2 && head[ext4MagicAt] == 0x53 && head[ext4MagicAt+1] == 0xef &&
 		string(head[tarMagicAt:tarMagicAt+5]) != "ustar"
 }
 
-// spoolImage writes an image with holes where it is empty.
+// spoolImage writes an image, with holes for blocks of zeros.
 func spoolImage(ctx context.Context, from io.Reader, to string, budget *layer.Budget) (int64, error) {
 	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -172,7 +173,7 @@ func copySparse(out *os.File, from io.Reader, budget *layer.Budget) (int64, erro
 	}
 }
 
-// fill is io.ReadFull, except that it tells the end from an end that came too early.
+// fill is like io.ReadFull, but distinguishes the end of the data from an unexpected end.
 func fill(from io.Reader, buf []byte) (n int, err error) {
 	for n < len(buf) && err == nil {
 		var m int

@@ -11,7 +11,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// A refusal is final, so that only content may cause one.
+// A refusal is permanent, so only the content may cause one.
 func TestRefuseDamage(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

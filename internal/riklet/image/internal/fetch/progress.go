@@ -15,14 +15,14 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// watch gives a pull up when the registry says nothing for too long. Only the waits count: a
-// slow disk is no stall. Nil watches nothing.
+// watch cancels a pull if the registry sends nothing for too long. Only the waiting times count,
+// so a slow disk does not stall a pull. A nil watch does nothing.
 type watch struct {
 	limit  time.Duration
 	cancel context.CancelCauseFunc
 }
 
-// waiting begins a wait, which done ends.
+// waiting starts the timer for a wait, and done stops it.
 func (w *watch) waiting() (done func()) {
 	if w == nil {
 		return func() {}
@@ -33,8 +33,8 @@ func (w *watch) waiting() (done func()) {
 	return func() { timer.Stop() }
 }
 
-// open opens the source. What is on this machine is not watched: unpacking an archive may
-// take its time.
+// open opens the source. It does not watch sources on this machine, because unpacking an archive
+// may take long.
 func (p *puller) open(ctx context.Context) (*source, *types.SystemContext, error) {
 	if p.req.Transport != "docker" {
 		p.watch = nil
@@ -49,7 +49,7 @@ func (p *puller) open(ctx context.Context) (*source, *types.SystemContext, error
 	return src, sys, err
 }
 
-// watched is a transport whose answers are waited for under a watch.
+// watched is a transport whose answers are watched.
 type watched struct {
 	transport
 	watch *watch
@@ -83,14 +83,14 @@ func (b watchedBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// meter is how much of a step is done. All its methods may be called at once.
+// meter counts the progress of a step. It is safe for concurrent use.
 type meter struct {
 	mu    sync.Mutex
 	now   wire.Progress
 	bytes atomic.Int64
 }
 
-// begin starts a step; 0: its total is not known.
+// begin starts a step. A total of 0 means unknown.
 func (m *meter) begin(step string, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -106,7 +106,7 @@ func (m *meter) progress() wire.Progress {
 	return now
 }
 
-// file counts what is read of a file, from wherever in it.
+// file counts the bytes read from a file, at any offset.
 func (m *meter) file(f *os.File) *meteredFile { return &meteredFile{f, m} }
 
 type meteredFile struct {
@@ -128,10 +128,10 @@ func (f *meteredFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// reportInterval is how often the store is told of the progress.
+// reportInterval is the interval of progress reports to the store.
 const reportInterval = time.Second
 
-// report tells the store how much is done until stop is called.
+// report sends the progress to the store until the caller calls stop.
 func (m *meter) report(ctx context.Context, out *sender) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -142,7 +142,7 @@ func (m *meter) report(ctx context.Context, out *sender) (stop func()) {
 			over := ctx.Err() != nil
 			if now := m.progress(); now != last {
 				last = now
-				_ = out.send(wire.Event{Progress: &now}) // the end of the pipe ends the pull anyway
+				_ = out.send(wire.Event{Progress: &now}) // a closed pipe ends the pull anyway
 			}
 			if over {
 				return

@@ -13,7 +13,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// TestReadingAnArchiveIsSaid: before its layers an archive is read, which is a step of its own.
+// TestReadingAnArchiveIsSaid checks that reading an archive is reported as a step before its
+// layers.
 func TestReadingAnArchiveIsSaid(t *testing.T) {
 	t.Parallel()
 	spec := ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: bytes.Repeat([]byte("rik"), 100_000)}}}
@@ -39,7 +40,8 @@ func TestReadingAnArchiveIsSaid(t *testing.T) {
 	}
 }
 
-// TestThePlainArchiveIsSaid: so is one that is no image, and the last of it is told.
+// TestThePlainArchiveIsSaid checks the same for an archive that is not an image, and that the
+// last progress is reported.
 func TestThePlainArchiveIsSaid(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

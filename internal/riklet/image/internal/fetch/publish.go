@@ -14,9 +14,8 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// publish completes the staged layers and renames them into the store, after
-// all their content is on the disk: a layer that is there is whole, also after
-// a power cut.
+// publish completes the staged layers and renames them into the store, after it has synced their
+// content. A layer in the store is complete, also after a power failure.
 func publish(layersDir string, layers []*staged) error {
 	fresh := false
 	for i, s := range layers {
@@ -43,7 +42,7 @@ func publish(layersDir string, layers []*staged) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	// One call for the file system instead of one for each of the files.
+	// Sync the file system with one call instead of one call per file.
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
 		return fmt.Errorf("syncing: %w", err)
 	}
@@ -51,7 +50,7 @@ func publish(layersDir string, layers []*staged) error {
 		if s.reused {
 			continue
 		}
-		// Another image's pull may have brought the same layer meanwhile.
+		// The pull of another image may have stored the same layer in the meantime.
 		err := os.Rename(s.dir, s.final)
 		if err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, syscall.EEXIST) {
 			return err
@@ -60,10 +59,9 @@ func publish(layersDir string, layers []*staged) error {
 	return dir.Sync()
 }
 
-// inherit gives the directories that a layer's archive implies without listing
-// them the owner and mode that they have in the layers below. In an overlay
-// the topmost directory's count, and an archive of only /etc/passwd is not
-// meant to change /etc.
+// inherit sets owner and mode of directories that a layer's archive implies but does not list,
+// to those in the layers below. In an overlay the topmost directory counts, and an archive with
+// only /etc/passwd is not meant to change /etc.
 func inherit(s *staged, below []*staged) error {
 	if len(s.Implicit) == 0 {
 		return nil
@@ -104,7 +102,7 @@ func inheritOne(root *os.Root, lower []*os.Root, dir string) error {
 	}
 	mode, uid, gid := fs.FileMode(0o755), 0, 0
 	for i := len(lower) - 1; i >= 0; i-- {
-		// os.Root does not leave the layer, whatever links it has in it.
+		// os.Root does not leave the layer, even through links in it.
 		below, err := lower[i].Lstat(dir)
 		if err != nil {
 			continue

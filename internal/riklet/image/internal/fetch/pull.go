@@ -18,8 +18,8 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// parallel is how many layers are transferred at once. More gain little: one
-// core unpacks about as fast as a gigabit link delivers.
+// parallel is the number of layers transferred at the same time. More would gain little, because
+// one core unpacks about as fast as a gigabit link delivers.
 const parallel = 3
 
 type puller struct {
@@ -33,17 +33,17 @@ type puller struct {
 	meter  meter
 }
 
-// staged is a layer on its way: in the store already, or below TempDir.
+// staged is a layer of the pull. It is either in the store already, or below TempDir.
 type staged struct {
-	dir    string // holds wire.ContentDir
+	dir    string // contains wire.ContentDir
 	final  string
 	stored wire.Stored
 	layer.Result
 	reused bool
 }
 
-// pull does the whole job. Until all layers are there, it changes nothing
-// outside TempDir: a pull that fails leaves nothing behind.
+// pull makes the whole pull. It changes nothing outside TempDir until all layers are complete,
+// so a failed pull leaves nothing behind.
 func (p *puller) pull(ctx context.Context) (*wire.Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -95,8 +95,8 @@ func (p *puller) pullAll(ctx context.Context) (*wire.Result, error) {
 	return result, nil
 }
 
-// fetchAll stages every layer that the store does not have. Those that it has
-// are booked first, so that the limits see the image as a whole.
+// fetchAll stages every layer that the store lacks. It first charges the layers that the store
+// has to the budget, so that the limits apply to the image as a whole.
 func (p *puller) fetchAll(ctx context.Context) ([]*staged, error) {
 	layers := make([]*staged, len(p.plan.layers))
 	for i := range layers {
@@ -128,7 +128,7 @@ func (p *puller) fetchAll(ctx context.Context) ([]*staged, error) {
 	return layers, group.Wait()
 }
 
-// toTransfer adds up the layers that the store does not have.
+// toTransfer returns the total size of the layers that the store lacks.
 func (p *puller) toTransfer(layers []*staged) (total int64) {
 	for i, s := range layers {
 		size := p.plan.layers[i].Size
@@ -171,14 +171,15 @@ func (p *puller) stage(i int) (*staged, error) {
 	return s, nil
 }
 
-// fetch transfers and unpacks layer i, hashing the blob and the archive in it
-// on the way.
+// fetch transfers and unpacks layer i. It hashes the blob and the archive in it at the same
+// time.
 func (p *puller) fetch(ctx context.Context, i int, s *staged) error {
 	content := filepath.Join(s.dir, wire.ContentDir)
 	if err := os.MkdirAll(content, 0o755); err != nil {
 		return layer.Classify(err)
 	}
-	// The umask of the riklet does not decide who may enter a container's root.
+	// Set the mode independently of the riklet's umask, because it decides who may enter a
+	// container's root.
 	if err := os.Chmod(content, 0o755); err != nil {
 		return err
 	}
@@ -191,7 +192,7 @@ func (p *puller) fetch(ctx context.Context, i int, s *staged) error {
 	blob := &blobReader{r: body, info: info, hash: info.Digest.Algorithm().Digester(), total: &p.meter.bytes, limit: p.req.Limits.WithDefaults().CompressedBytes}
 	unpackErr := p.unpack(ctx, content, blob, s)
 	if err := blob.verify(unpackErr); err != nil {
-		return p.src.gate.explain(err) // the library connects anew where a transfer breaks off
+		return p.src.gate.explain(err) // the library reconnects if a transfer breaks off
 	}
 	s.stored.Bytes, s.stored.Entries = s.Bytes, s.Entries
 	return nil

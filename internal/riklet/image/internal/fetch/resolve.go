@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// plan is a resolved image: what to transfer and what it becomes.
+// plan is a resolved image: the blobs to transfer and the resulting layers.
 type plan struct {
 	digest digest.Digest
 	config v1.Image
@@ -26,16 +26,15 @@ type plan struct {
 	chain  []digest.Digest
 }
 
-// maxLayers is what Docker allows. overlayfs stacks up to 500, but their names
-// must fit one page of mount options.
+// maxLayers is Docker's limit. overlayfs stacks up to 500, but their names must fit into one
+// page of mount options.
 const maxLayers = 128
 
-// maxIndexDepth bounds indexes that point to indexes.
+// maxIndexDepth limits indexes that point to indexes.
 const maxIndexDepth = 4
 
-// layerTypes are the media types of layers that can be unpacked. Those of
-// "non-distributable" layers are not among them: their content comes from
-// addresses that the manifest chooses.
+// layerTypes lists the media types of layers that can be unpacked. It omits "non-distributable"
+// layers, because the manifest chooses the addresses of their content.
 var layerTypes = []string{
 	v1.MediaTypeImageLayer, v1.MediaTypeImageLayerGzip, v1.MediaTypeImageLayerZstd,
 	manifest.DockerV2SchemaLayerMediaTypeUncompressed, manifest.DockerV2Schema2LayerMediaType,
@@ -44,8 +43,8 @@ var layerTypes = []string{
 
 var configTypes = []string{v1.MediaTypeImageConfig, manifest.DockerV2Schema2ConfigMediaType}
 
-// resolve reads the manifest, the one for this platform if there are several,
-// and the configuration, and checks both.
+// resolve reads and validates the manifest, the one for this platform if there are several, and
+// the configuration.
 func resolve(ctx context.Context, src *source, sys *types.SystemContext) (*plan, error) {
 	top, m, err := instance(ctx, src, sys)
 	if err != nil {
@@ -68,8 +67,8 @@ func resolve(ctx context.Context, src *source, sys *types.SystemContext) (*plan,
 	return p, nil
 }
 
-// instance finds the manifest of one image and the digest of what the
-// reference named, which is an index for images of several platforms.
+// instance finds the manifest of one image. It also returns the digest of the object that the
+// reference names, which is an index for images of several platforms.
 func instance(ctx context.Context, src *source, sys *types.SystemContext) (digest.Digest, manifest.Manifest, error) {
 	var top digest.Digest
 	var chosen *digest.Digest
@@ -106,7 +105,7 @@ func instance(ctx context.Context, src *source, sys *types.SystemContext) (diges
 	return "", nil, fmt.Errorf("%w: indexes within indexes, more than %d deep", wire.ErrRefused, maxIndexDepth)
 }
 
-// alsoRuns are the architectures whose programs a processor runs beside its own.
+// alsoRuns lists the other architectures whose programs a processor can run.
 var alsoRuns = map[string][]string{"amd64": {"386"}}
 
 // choosePlatform finds the manifest for this machine in an index.
@@ -161,8 +160,8 @@ func configuration(ctx context.Context, src *source, info types.BlobInfo) (v1.Im
 	return config, nil
 }
 
-// checkDescriptor is for what a manifest or an index says of other content,
-// before that is asked for.
+// checkDescriptor validates the descriptor of content in a manifest or index, before the content
+// is requested.
 func checkDescriptor(d digest.Digest, size int64) error {
 	if err := d.Validate(); err != nil {
 		return fmt.Errorf("%w: digest %.200q: %w", wire.ErrRefused, d, err)
@@ -173,11 +172,11 @@ func checkDescriptor(d digest.Digest, size int64) error {
 	return nil
 }
 
-// checkContent compares content with its descriptor, as far as there is one:
-// "" is an unknown digest, and -1 an unknown size.
+// checkContent compares content with its descriptor. An empty digest and a size of -1 are
+// unknown.
 func checkContent(data []byte, want digest.Digest, size int64) error {
 	if want != "" {
-		// Docker's first manifests are signed, and their digest leaves that out.
+		// Docker's first manifests are signed, and their digest does not cover the signature.
 		got, err := manifest.DigestWithAlgorithm(data, want.Algorithm())
 		if err != nil {
 			return fmt.Errorf("%w: %w", wire.ErrRefused, err)

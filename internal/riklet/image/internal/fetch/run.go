@@ -1,8 +1,8 @@
-// Package fetch is what the image store's child process does: it resolves one
-// reference, transfers the layers that the store does not have and unpacks
-// them; or it unpacks one archive. It reads hostile input from the network and runs for minutes, which is
-// why it has a process of its own that can be killed and that takes its memory
-// with it. Package wire says how the two talk.
+// Package fetch is the code of the image store's child process. It resolves one reference,
+// transfers the layers that the store lacks and unpacks them, or it unpacks one archive. It
+// reads untrusted input from the network and runs for minutes. Therefore it runs in a separate
+// process, which can be killed and whose memory is freed when it ends. Package wire defines the
+// protocol between the two.
 package fetch
 
 import (
@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// errStoreGone ends a pull whose store died: nobody would use its result.
+// errStoreGone ends a pull whose store has died, because its result has no user.
 var errStoreGone = errors.New("the image store is gone")
 
-// Run serves one Request from stdin and returns after its Result or Failure
-// was written; the error is that of the Failure.
+// Run serves one Request from stdin. It returns after it has written the Result or Failure. The
+// error is that of the Failure.
 func Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -33,8 +33,8 @@ func Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	defer stop()
 
 	acked := make(chan struct{})
-	// This goroutine ends with stdin, which is the process's own and outlives
-	// the pull: there is nothing to wait for.
+	// This goroutine ends with stdin, which belongs to the process and outlives the pull. Run
+	// does not wait for it.
 	go func() {
 		var ack wire.Ack
 		if err := in.Decode(&ack); err != nil || !ack.Pinned {
@@ -42,7 +42,7 @@ func Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 			return
 		}
 		close(acked)
-		_ = in.Decode(&ack) // nothing more is sent: this waits for the end
+		_ = in.Decode(&ack) // no more messages follow: this waits for the end
 		cancel(errStoreGone)
 	}()
 
@@ -69,9 +69,8 @@ func serve(ctx context.Context, req wire.Request, out *sender, acked <-chan stru
 	return &wire.Result{Archive: unpacked}, nil
 }
 
-// explain makes the reason for which the context ended that of the error. What
-// the error was otherwise, perhaps a refusal of half an archive, followed from
-// it and counts no more.
+// explain replaces the error by the cause of the context's end. The original error, perhaps a
+// refusal of an incomplete archive, is only a consequence.
 func explain(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return fmt.Errorf("%w: %s", cause, err.Error())
@@ -79,7 +78,7 @@ func explain(ctx context.Context, err error) error {
 	return err
 }
 
-// sender writes events whole, from several goroutines.
+// sender writes events from several goroutines without mixing them.
 type sender struct {
 	mu  sync.Mutex
 	enc *json.Encoder

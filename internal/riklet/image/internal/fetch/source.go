@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// transport is what is used of the library's image sources.
+// transport has the methods of the library's image sources that this package uses.
 type transport interface {
 	GetManifest(ctx context.Context, instance *digest.Digest) (data []byte, mediaType string, err error)
 	GetBlob(ctx context.Context, info types.BlobInfo, cache types.BlobInfoCache) (io.ReadCloser, int64, error)
@@ -34,14 +34,14 @@ type transport interface {
 // source is an open reference.
 type source struct {
 	transport
-	// top is the manifest, or index, that the reference stands for: unknown,
-	// apart from what the reference or the layout says.
+	// top is the manifest or index that the reference names. Only the fields that the reference
+	// or the layout determines are set.
 	top   v1.Descriptor
 	local bool
 	gate  *gate // nil when local
 }
 
-// Close ends the source's connections, too.
+// Close also ends the source's connections.
 func (s *source) Close() error {
 	err := s.transport.Close()
 	if s.gate != nil {
@@ -52,8 +52,8 @@ func (s *source) Close() error {
 
 var unknown = v1.Descriptor{Size: -1}
 
-// failure gives an error its reason. Files of this machine that cannot be
-// made sense of are damaged; a registry may do better the next time.
+// failure adds the reason to an error. Files of this machine that cannot be parsed are damaged,
+// so the error is permanent. An error of a registry may be temporary.
 func (s *source) failure(err error) error {
 	if s.local {
 		return refuseDamage(reason(err))
@@ -61,13 +61,13 @@ func (s *source) failure(err error) error {
 	return reason(s.gate.explain(err))
 }
 
-// noAuthFile does not exist. Without a path the library looks through the home directory of
-// whoever runs the node, and their credentials would serve every tenant's pulls.
+// noAuthFile does not exist. Without a path, the library reads credentials from the home
+// directory of the user who runs the node, and every tenant's pulls would use them.
 const noAuthFile = "/nonexistent/rik-registry-credentials.json"
 
-// open opens what the request names, and returns the settings to choose a
-// platform with. Archives are unpacked, or uncompressed, under the budget
-// first: the library would do it without a limit.
+// open opens the reference of a request. It also returns the settings for choosing a platform.
+// It first unpacks or decompresses archives under the budget, because the library would do that
+// without a limit.
 func open(ctx context.Context, req wire.Request, budget *layer.Budget, m *meter) (*source, *types.SystemContext, error) {
 	sys := &types.SystemContext{
 		BigFilesTemporaryDir:     req.TempDir,
@@ -112,7 +112,7 @@ func openLocal(ctx context.Context, req wire.Request, sys *types.SystemContext, 
 		if tagged {
 			file += ":" + tag
 		}
-		m.begin(readingArchive, 0) // by the library, which tells nothing
+		m.begin(readingArchive, 0) // by the library, which reports no progress
 		ref, err := dockerarchive.ParseReference(file)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)
@@ -136,8 +136,7 @@ func openRegistry(ctx context.Context, req wire.Request, sys *types.SystemContex
 	if sys.DockerAuthConfig, err = credentials(req.Auth, named); err != nil {
 		return nil, err
 	}
-	// Registries are spoken to over TLS; one on this machine may go without.
-	// registries.conf can allow more.
+	// Registries must use TLS, except on this machine. registries.conf can allow more.
 	if isLoopback(reference.Domain(named)) {
 		sys.DockerInsecureSkipTLSVerify = types.OptionalBoolTrue
 	}
@@ -174,7 +173,7 @@ func isLoopback(domain string) bool {
 	return host == "localhost"
 }
 
-// reason finds what an error of the libraries means for us.
+// reason maps an error of the libraries to one of this package.
 func reason(err error) error {
 	var unauthorized docker.ErrUnauthorizedForCredentials
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/distribution/reference"
 )
 
-// Only loopback may be spoken to without TLS.
+// Only loopback may be used without TLS.
 func TestIsLoopback(t *testing.T) {
 	t.Parallel()
 	for domain, want := range map[string]bool{

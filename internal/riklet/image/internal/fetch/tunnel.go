@@ -16,9 +16,8 @@ import (
 	"time"
 )
 
-// tunnel is a SOCKS 5 proxy on loopback for the HTTP client of this process: its whole
-// use is that each connection is made by connect. Others on the machine do not know
-// the password.
+// tunnel is a SOCKS 5 proxy on loopback for the HTTP client of this process. It makes each
+// connection with connect. Other processes on the machine do not have its password.
 type tunnel struct {
 	url      *url.URL
 	connect  func(ctx context.Context, target string) (net.Conn, error)
@@ -28,7 +27,7 @@ type tunnel struct {
 	conns    sync.WaitGroup
 }
 
-// Of RFC 1928 and RFC 1929.
+// Constants of RFC 1928 and RFC 1929.
 const (
 	socksVersion     = 5
 	socksPassword    = 2
@@ -43,12 +42,12 @@ const (
 	socksUnsupported = 7
 )
 
-// greetingTime is for what a client in the same process says before it is connected.
+// greetingTime is the timeout for the greeting of a client in the same process.
 const greetingTime = 10 * time.Second
 
 var errNotOurs = errors.New("not our client")
 
-// openTunnel opens a tunnel; Close ends it and its connections.
+// openTunnel opens a tunnel. Close ends it and its connections.
 func openTunnel(connect func(ctx context.Context, target string) (net.Conn, error)) (*tunnel, error) {
 	var lc net.ListenConfig
 	ctx, cancel := context.WithCancel(context.Background())
@@ -63,7 +62,7 @@ func openTunnel(connect func(ctx context.Context, target string) (net.Conn, erro
 	return t, nil
 }
 
-// Close waits for the connections to end.
+// Close waits until the connections have ended.
 func (t *tunnel) Close() error {
 	t.cancel()
 	err := t.listener.Close()
@@ -75,7 +74,8 @@ func (t *tunnel) accept(ctx context.Context) {
 	for ctx.Err() == nil {
 		conn, err := t.listener.Accept()
 		if err != nil {
-			// Closed; or out of descriptors, which others will feel as well.
+			// The listener is closed, or the process has no file descriptors left; other code
+			// reports that too.
 			select {
 			case <-ctx.Done():
 			case <-time.After(100 * time.Millisecond):
@@ -90,7 +90,7 @@ func (t *tunnel) accept(ctx context.Context) {
 	}
 }
 
-// serve has no one to tell of an error but its client, which is told.
+// serve reports errors only to its client.
 func (t *tunnel) serve(ctx context.Context, client *net.TCPConn) {
 	_ = client.SetDeadline(time.Now().Add(greetingTime))
 	target, err := t.greet(client)
@@ -111,19 +111,19 @@ func (t *tunnel) serve(ctx context.Context, client *net.TCPConn) {
 	var back sync.WaitGroup
 	back.Go(func() {
 		if _, err := io.Copy(client, upstream); err != nil {
-			_ = client.SetLinger(0) // the client learns that it was cut off
+			_ = client.SetLinger(0) // tell the client that the connection was cut
 			_ = client.Close()
 			return
 		}
 		_ = client.CloseWrite()
 	})
-	// The client closes when it wants no more of the answer either.
+	// The client closes only when it needs no more of the answer either.
 	_, _ = io.Copy(upstream, client)
 	_ = upstream.Close()
 	back.Wait()
 }
 
-// greet lets the client in and reads where it wants to go, as host:port.
+// greet authenticates the client and returns its target as host:port.
 func (t *tunnel) greet(client io.ReadWriter) (string, error) {
 	methods, err := readSized(client, socksVersion)
 	if err != nil {
@@ -191,7 +191,7 @@ func readTarget(r io.Reader) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(int(port[0])<<8|int(port[1]))), nil
 }
 
-// readSized reads a version and what readString does.
+// readSized reads a version, and then like readString.
 func readSized(r io.Reader, version byte) ([]byte, error) {
 	var got [1]byte
 	if _, err := io.ReadFull(r, got[:]); err != nil {
@@ -203,7 +203,7 @@ func readSized(r io.Reader, version byte) ([]byte, error) {
 	return readString(r)
 }
 
-// readString reads a byte with a length, and as many bytes.
+// readString reads a byte with a length, and that number of bytes.
 func readString(r io.Reader) ([]byte, error) {
 	var length [1]byte
 	if _, err := io.ReadFull(r, length[:]); err != nil {
@@ -214,7 +214,7 @@ func readString(r io.Reader) ([]byte, error) {
 	return out, err
 }
 
-// socksReply is an answer that names no address: the client does not ask for it.
+// socksReply returns an answer without an address, which the client does not use.
 func socksReply(code byte) []byte {
 	return []byte{socksVersion, code, 0, socksIPv4, 0, 0, 0, 0, 0, 0}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// through is a client that goes through a tunnel.
+// through returns a client that connects through a tunnel.
 func through(tb testing.TB, connect func(context.Context, string) (net.Conn, error)) (*http.Client, *tunnel) {
 	tb.Helper()
 	tun, err := openTunnel(connect)
@@ -85,7 +85,7 @@ func TestTunnelIsClosedToOthers(t *testing.T) {
 	}
 }
 
-// Nothing of a tunnel outlives it, also not a connection that stands still.
+// Close ends all connections of a tunnel, including idle ones.
 func TestTunnelCloses(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})

@@ -16,17 +16,16 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// settleWhiteouts looks at the whiteouts of the new layers once all that is
-// below them is there. One whose path leads through a symbolic link below is
-// refused. One in a directory that is not below hides nothing, and is dropped:
-// overlayfs leaves whiteouts out of the listings of directories that it merges
-// from several layers, and only of those. Anywhere else they would be names
-// that can be listed and not be opened.
+// settleWhiteouts checks the whiteouts of the new layers once all layers below them are
+// complete. It refuses a whiteout whose path leads through a symbolic link of a lower layer. It
+// removes a whiteout in a directory that no lower layer has, because it hides nothing: overlayfs
+// omits whiteouts only from listings of directories that it merges from several layers. In other
+// directories they would be names that are listed but cannot be opened.
 // https://docs.kernel.org/filesystems/overlayfs.html#whiteouts-and-opaque-directories
 func (p *puller) settleWhiteouts(ctx context.Context, layers []*staged) error {
 	for i, s := range layers {
 		if s.reused {
-			continue // it was settled when it came, above the same layers
+			continue // it was settled when it was stored, on top of the same layers
 		}
 		below := newMerged(layers[:i])
 		for _, dir := range slices.Sorted(maps.Keys(s.Whiteouts)) {
@@ -41,7 +40,7 @@ func (p *puller) settleWhiteouts(ctx context.Context, layers []*staged) error {
 	return nil
 }
 
-// settle does it for the whiteouts of one directory.
+// settle handles the whiteouts of one directory.
 func (s *staged) settle(below *merged, dir string) error {
 	for at := dir; at != "."; at = path.Dir(at) {
 		found, err := below.look(at)
@@ -51,7 +50,7 @@ func (s *staged) settle(below *merged, dir string) error {
 		if !found.link {
 			continue
 		}
-		// A directory that this layer lists takes the place of the link.
+		// A directory that this layer lists replaces the link.
 		if _, implicit := slices.BinarySearch(s.Implicit, at); implicit {
 			return fmt.Errorf("%w: the whiteout leads through the symbolic link %q of a layer below", wire.ErrRefused, at)
 		}
@@ -63,8 +62,8 @@ func (s *staged) settle(below *merged, dir string) error {
 	return dropWhiteouts(filepath.Join(s.dir, wire.ContentDir), dir)
 }
 
-// dropWhiteouts removes the whiteouts from one directory of a layer, in which
-// every character device is one.
+// dropWhiteouts removes the whiteouts from one directory of a layer. Every character device in a
+// layer is a whiteout.
 func dropWhiteouts(layerDir, dir string) error {
 	root, err := os.OpenRoot(layerDir)
 	if err != nil {
@@ -97,15 +96,14 @@ func dropWhiteouts(layerDir, dir string) error {
 	return nil
 }
 
-// merged answers what an overlay of layers has at a path, as far as
-// directories are concerned.
+// merged looks up directories in an overlay of layers.
 type merged struct {
 	layers []string // highest first
 	known  map[string]object
 }
 
-// object is what there is: directories of these layers, by index, that are
-// merged into one; or a symbolic link; or anything else, or nothing.
+// object is the result of a lookup: the directories of these layers, by index, that are merged
+// into one; or a symbolic link; or neither, for any other file or for none.
 type object struct {
 	dirs []int
 	link bool
@@ -125,7 +123,7 @@ func newMerged(layers []*staged) *merged {
 	return m
 }
 
-// look follows no links: it asks only for names in directories that it found.
+// look follows no links. It looks up names only in directories that it has found.
 func (m *merged) look(name string) (object, error) {
 	if o, ok := m.known[name]; ok {
 		return o, nil

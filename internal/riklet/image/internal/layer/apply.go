@@ -1,8 +1,7 @@
-// Package layer unpacks one layer of an image into a directory of its own, in
-// the form that overlayfs stacks. The archive is hostile input: umoci's
-// extractor confines what it writes to the directory, and this package refuses,
-// before umoci sees it, every entry that tries to get out, and bounds size,
-// number and kind of what is written.
+// Package layer unpacks one layer of an image into a new directory, in the format that overlayfs
+// stacks. The archive is not trusted. umoci's extractor confines its writes to the directory.
+// Before umoci processes an entry, this package refuses every entry that tries to leave the
+// directory, and limits the size, number and kind of entries.
 package layer
 
 import (
@@ -25,23 +24,23 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// Result says what a layer was found to be.
+// Result describes an unpacked layer.
 type Result struct {
 	Bytes    int64
 	Entries  int64
 	Skipped  []string // the first few device nodes that were left out
-	Implicit []string // directories that the archive implies and does not list, sorted
-	// Whiteouts names an entry for each directory that has whiteouts, or is one
-	// that hides what is below. What they mean depends on the layers below.
+	Implicit []string // directories that the archive implies but does not list, sorted
+	// Whiteouts has one whiteout for each directory with whiteouts, and for each directory that
+	// hides the lower layers. Their meaning depends on the layers below.
 	Whiteouts map[string]string
 }
 
-// skippedNames bounds Result.Skipped: a log line, not a listing.
+// skippedNames limits Result.Skipped, which is for a log line.
 const skippedNames = 8
 
-// Apply unpacks the tar archive in stream into root, an empty directory. It
-// reads stream to its end, so that a caller who hashes it sees all of it. An
-// error names the entry; what is in root then is for the caller to remove.
+// Apply unpacks the tar archive in stream into root, an empty directory. It reads stream to its
+// end, so that a caller can hash all of it. An error names the entry. After an error, the caller
+// must remove the content of root.
 func Apply(ctx context.Context, root string, stream io.Reader, budget *Budget) (Result, error) {
 	u := &unpacker{
 		root:      root,
@@ -82,8 +81,8 @@ type unpacker struct {
 	validate  *validator
 	extractor *layer.TarExtractor
 	result    Result
-	// prepare changes an entry that was not refused, or says to skip it; nil for
-	// the layers of images, which are taken as they are.
+	// prepare changes an accepted entry, or says to skip it. It is nil for layers of images,
+	// which are unpacked without changes.
 	prepare func(hdr *tar.Header) (skip bool)
 }
 
@@ -108,8 +107,8 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 		}
 		return nil
 	}
-	// hdr.Size is what lands on the disk: a sparse file is shorter in the
-	// archive, and the extractor writes its holes out.
+	// hdr.Size is the size on the disk. In the archive a sparse file is smaller; the extractor
+	// writes its holes.
 	if err := u.budget.takeBytes(hdr.Size); err != nil {
 		return err
 	}
@@ -118,21 +117,21 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 		return u.blame(hdr, err)
 	}
 	if verdict == unpackOpaque {
-		// The extractor lets the directory replace the whiteout, and with it
-		// what was hidden would be back.
+		// The extractor lets the directory replace the whiteout. Without the opaque mark the
+		// hidden files would reappear.
 		return u.extractor.UnpackEntry(u.root, &tar.Header{Name: path.Join(hdr.Name, whiteoutOpaque)}, nil) //nolint:gosec // the extractor confines the path
 	}
 	return nil
 }
 
-// entryErrors are what the system says of an entry that can never be right:
-// paths through files, sizes and names over its limits. All others, above all
-// those of the disk, may be gone the next time.
+// entryErrors are system errors that show that the entry is invalid: paths through files, and
+// sizes and names over the system's limits. Other errors, above all of the disk, may be
+// temporary.
 var entryErrors = []error{
 	syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ENOTEMPTY, syscall.ELOOP, syscall.EMLINK, syscall.EINVAL, syscall.ERANGE, syscall.E2BIG,
 }
 
-// blame refuses an entry if it is to blame for the error.
+// blame converts the error to a refusal if the entry is the cause.
 func (u *unpacker) blame(hdr *tar.Header, err error) error {
 	if name := u.badAttribute(hdr, err); name != "" {
 		return refuse("the extended attribute %q cannot be set: %w", shorten(name), err)
@@ -145,10 +144,10 @@ func (u *unpacker) blame(hdr *tar.Header, err error) error {
 	return err
 }
 
-// badAttribute finds the attribute that the system does not take, which the
-// extractor's error does not name: the one that has the same error again. A
-// refusal for lack of space is one of the attribute if there is space; file
-// systems such as ext4 have a block for those of a file.
+// badAttribute finds the attribute that the system refuses, because the extractor's error does
+// not name it. It is the one for which setting it again returns the same error. If the error is
+// a lack of space but the file system has space, the attribute is the cause: file systems such
+// as ext4 have one block for the attributes of a file.
 func (u *unpacker) badAttribute(hdr *tar.Header, err error) string {
 	attributes := hdr.Xattrs //nolint:staticcheck // what the extractor reads
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
@@ -169,9 +168,9 @@ func (u *unpacker) badAttribute(hdr *tar.Header, err error) string {
 	return ""
 }
 
-// options asks for overlayfs's form of whiteouts. Without root, which only
-// tests are, ownership goes into an extended attribute and the whiteouts of
-// directories into the user's namespace of attributes.
+// options selects overlayfs's format of whiteouts. Without root, which happens only in tests,
+// ownership is stored in an extended attribute, and the whiteouts of directories in user
+// attributes.
 func options() *layer.UnpackOptions {
 	return &layer.UnpackOptions{OnDiskFormat: layer.OverlayfsRootfs{UserXattr: os.Geteuid() != 0, MapOptions: mapping()}}
 }
@@ -188,7 +187,7 @@ func mapping() layer.MapOptions {
 	}
 }
 
-// Classify gives the errors of the file system, and of archives, their reason.
+// Classify adds the reason to errors of the file system and of archives.
 func Classify(err error) error {
 	switch {
 	case errors.Is(err, wire.ErrRefused):
@@ -201,7 +200,7 @@ func Classify(err error) error {
 	return err
 }
 
-// shorten keeps an entry's name printable in an error and in a status.
+// shorten limits the length of an entry's name for errors and statuses.
 func shorten(name string) string {
 	const most = 200
 	if len(name) > most {

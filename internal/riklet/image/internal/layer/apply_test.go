@@ -41,7 +41,7 @@ func device(kind byte, name string, major, minor int64) entry {
 	return entry{Header: tar.Header{Typeflag: kind, Name: name, Devmajor: major, Devminor: minor, Mode: 0o666}}
 }
 
-// attribute is a file with extended attributes, given as names and values.
+// attribute returns a file with extended attributes, given as names and values.
 func attribute(pairs ...string) entry {
 	e := file("with-attributes", "x")
 	e.Format, e.PAXRecords = tar.FormatPAX, map[string]string{}
@@ -70,8 +70,8 @@ func archive(tb testing.TB, entries ...entry) []byte {
 	return buf.Bytes()
 }
 
-// apply unpacks into <temp>/outer/root, so that the test can look whether
-// anything was written around it.
+// apply unpacks into <temp>/outer/root, so that the test can check that nothing was written
+// around it.
 func apply(tb testing.TB, limits wire.Limits, data []byte) (root string, res Result, err error) {
 	tb.Helper()
 	root = filepath.Join(tb.TempDir(), "outer", "root")
@@ -93,7 +93,7 @@ func TestApplyRefuses(t *testing.T) {
 		name    string
 		entries []entry
 		want    error
-		names   string // the error says this
+		names   string // the error contains this
 	}{
 		{"traversal", []entry{file("../../evil", "x")}, wire.ErrRefused, "../../evil"},
 		{"traversal inside a path", []entry{file("a/../../evil", "x")}, wire.ErrRefused, "a/../../evil"},
@@ -186,7 +186,7 @@ func TestApplyKeepsTheLimits(t *testing.T) {
 	}
 }
 
-// rawEntry makes what archive/tar refuses to write: any type, any records.
+// rawEntry returns an entry that archive/tar refuses to write, with any type and any records.
 func rawEntry(name string, kind byte, body string) []byte {
 	hdr := make([]byte, 512)
 	copy(hdr, name)
@@ -195,7 +195,7 @@ func rawEntry(name string, kind byte, body string) []byte {
 	copy(hdr[136:], "00000000000\x00")
 	hdr[156] = kind
 	copy(hdr[257:], "ustar\x0000")
-	sum := 8 * int(' ') // the checksum counts itself as blanks
+	sum := 8 * int(' ') // the checksum field counts as blanks
 	for i, b := range hdr {
 		if i < 148 || i >= 156 {
 			sum += int(b)
@@ -206,8 +206,8 @@ func rawEntry(name string, kind byte, body string) []byte {
 	return append(append(hdr, body...), make([]byte, padding)...)
 }
 
-// ext4 has a block for the attributes of a file, other file systems more; that
-// it is full does not mean that the disk is.
+// ext4 has one block for the attributes of a file, and other file systems have more. If it is
+// full, the disk may still have space.
 func TestApplyTellsALargeAttributeFromAFullDisk(t *testing.T) {
 	t.Parallel()
 	_, _, err := apply(t, wire.Limits{}, archive(t, attribute("user.large", strings.Repeat("x", 60<<10))))
@@ -216,8 +216,7 @@ func TestApplyTellsALargeAttributeFromAFullDisk(t *testing.T) {
 	}
 }
 
-// A sparse file is a bomb of two kilobytes: what counts is what it is on the
-// disk.
+// A sparse file can be a bomb of two kilobytes. Its size on the disk counts.
 func TestApplyCountsTheHolesOfSparseFiles(t *testing.T) {
 	t.Parallel()
 	var records strings.Builder
@@ -281,7 +280,7 @@ func TestApplyUnpacks(t *testing.T) {
 		link(tar.TypeLink, "dev/zero", "dev/null"),
 		entry{Header: tar.Header{Typeflag: tar.TypeFifo, Name: "run/pipe", Mode: 0o600}},
 		link(tar.TypeSymlink, "later", "/tmp"),
-		dir("later"), // no link any more
+		dir("later"), // no longer a link
 		file("later/file", "fine"),
 	), make([]byte, 4096)...))
 	if err != nil {
@@ -291,7 +290,7 @@ func TestApplyUnpacks(t *testing.T) {
 		Bytes: int64(len("#!") + len("fine")), Entries: 18,
 		Skipped:  []string{"dev/null"},
 		Implicit: []string{"replaced", "replaced/deep", "run", "usr", "usr/bin", "var"},
-		// Those of a directory that became a link are gone.
+		// The whiteouts of a directory that became a link are gone.
 		Whiteouts: map[string]string{"etc": "etc/.wh.gone", "var": "var/.wh..wh..opq"},
 	}
 	if diff := cmp.Diff(want, res); diff != "" {
@@ -321,7 +320,7 @@ func TestApplyUnpacks(t *testing.T) {
 	}
 }
 
-// What a layer hides stays hidden when the layer has a directory of the name.
+// Files that a layer hides stay hidden if the layer has a directory with the same name.
 func TestApplyKeepsHiddenWhatADirectoryReplaces(t *testing.T) {
 	t.Parallel()
 	for name, entries := range map[string][]entry{
@@ -340,7 +339,7 @@ func TestApplyKeepsHiddenWhatADirectoryReplaces(t *testing.T) {
 	}
 }
 
-// opaque reads overlayfs's mark of a directory that hides what is below.
+// opaque returns overlayfs's mark of a directory that hides the lower layers.
 func opaque(tb testing.TB, dir string) string {
 	tb.Helper()
 	attr := wire.OpaqueAttribute()
@@ -352,8 +351,8 @@ func opaque(tb testing.TB, dir string) string {
 	return string(value[:n])
 }
 
-// An image must not be able to write overlayfs's own attributes: a redirect
-// would show another directory of the host's layers.
+// An image must not be able to write overlayfs's own attributes. A redirect would show another
+// directory of the host's layers.
 func TestApplyMasksOverlayAttributes(t *testing.T) {
 	t.Parallel()
 	for _, attr := range []string{"trusted.overlay.redirect", "trusted.overlay.opaque", "trusted.overlay.metacopy"} {

@@ -10,11 +10,10 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// Budget is what the layers of one image may take together. Its methods may be
-// called by several goroutines.
+// Budget limits the total size of the layers of one image. It is safe for concurrent use.
 type Budget struct {
 	limits wire.Limits
-	dir    string // on the file system that is written to
+	dir    string // on the file system of the store
 
 	mu           sync.Mutex
 	bytes        int64
@@ -24,11 +23,10 @@ type Budget struct {
 	sinceChecked int64
 }
 
-// checkInterval is how much may be written between two looks at the free space.
+// checkInterval is the number of bytes written between two checks of the free space.
 const checkInterval = 4 << 20
 
-// NewBudget starts an account for writing below dir. Limits.ReserveBytes gets
-// its default here.
+// NewBudget returns a budget for writing below dir. It sets the default of Limits.ReserveBytes.
 func NewBudget(limits wire.Limits, dir string) (*Budget, error) {
 	limits = limits.WithDefaults()
 	if limits.ReserveBytes <= 0 {
@@ -38,12 +36,11 @@ func NewBudget(limits wire.Limits, dir string) (*Budget, error) {
 		}
 		limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
-	// The first write looks at the free space.
+	// The first write checks the free space.
 	return &Budget{limits: limits, dir: dir, sinceChecked: checkInterval}, nil
 }
 
-// Charge books a layer that was unpacked before: an image is as large with it
-// as it is without.
+// Charge charges a layer that was unpacked before, because it is part of the image's size.
 func (b *Budget) Charge(bytes, entries int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,10 +66,10 @@ func (b *Budget) takeEntry() error {
 	return b.checkLocked()
 }
 
-// Take books n bytes of something other than an entry before they are written.
+// Take charges n bytes that do not belong to an entry, before they are written.
 func (b *Budget) Take(n int64) error { return b.takeBytes(n) }
 
-// takeBytes books a file before it is written.
+// takeBytes charges a file before it is written.
 func (b *Budget) takeBytes(n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -83,9 +80,8 @@ func (b *Budget) takeBytes(n int64) error {
 	return b.checkSpaceLocked(n)
 }
 
-// takeStream books n bytes of an archive as they are read. Beside the files
-// an archive has at most a few blocks of frame for each entry: what is over
-// that is a bomb of padding.
+// takeStream charges n bytes of an archive as they are read. In addition to the files, an
+// archive has at most a few blocks of metadata for each entry. More than that is a padding bomb.
 func (b *Budget) takeStream(n int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,12 +92,11 @@ func (b *Budget) takeStream(n int) error {
 	return nil
 }
 
-// framing is a generous average of the bytes that an entry has in an archive
-// beside its content: two blocks.
+// framing is a generous average of the bytes of metadata per entry: two blocks.
 const framing = 1024
 
-// checkSpaceLocked looks at the free space once for every checkInterval bytes
-// that are about to be written.
+// checkSpaceLocked checks the free space once for every checkInterval bytes that are about to be
+// written.
 func (b *Budget) checkSpaceLocked(n int64) error {
 	if b.sinceChecked += n; b.sinceChecked < checkInterval {
 		return nil
@@ -118,7 +113,7 @@ func (b *Budget) checkSpaceLocked(n int64) error {
 	return nil
 }
 
-// spacious says whether the file system has space beside the reserve now.
+// spacious reports whether the file system has space above the reserve now.
 func (b *Budget) spacious() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,8 +121,8 @@ func (b *Budget) spacious() bool {
 	return b.checkSpaceLocked(0) == nil
 }
 
-// Spool books n bytes that are written for the time of the pull only, such as
-// an archive that is unpacked to be read.
+// Spool charges n bytes that are written only for the duration of the pull, such as an archive
+// that is unpacked in order to read it.
 func (b *Budget) Spool(n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,13 +132,13 @@ func (b *Budget) Spool(n int64) error {
 	return b.checkSpaceLocked(n)
 }
 
-// Reader passes r on as long as ctx lasts and what is read is within what an
-// image may be unpacked.
+// Reader returns a reader of r that fails when ctx ends, or when more was read than an image may
+// unpack to.
 func (b *Budget) Reader(ctx context.Context, r io.Reader) io.Reader {
 	return &meteredReader{ctx: ctx, r: r, book: b.takeStream}
 }
 
-// SpooledReader is Reader for what is written as it is: it books with Spool.
+// SpooledReader is like Reader, for data that is written unchanged: it charges with Spool.
 func (b *Budget) SpooledReader(ctx context.Context, r io.Reader) io.Reader {
 	return &meteredReader{ctx: ctx, r: r, book: func(n int) error { return b.Spool(int64(n)) }}
 }
@@ -153,7 +148,7 @@ func WithContext(ctx context.Context, r io.Reader) io.Reader {
 	return &meteredReader{ctx: ctx, r: r, book: func(int) error { return nil }}
 }
 
-// meteredReader stops with the context and with the budget.
+// meteredReader fails when the context ends or the budget is exceeded.
 type meteredReader struct {
 	ctx  context.Context
 	r    io.Reader

@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// newPlain unpacks archives that are no layers: nothing is below them.
+// newPlain returns an unpacker for archives that are not layers: there are no layers below.
 func newPlain(root string, budget *Budget, form wire.Form) *unpacker {
 	u := &unpacker{
 		root:      root,
@@ -30,19 +30,19 @@ func newPlain(root string, budget *Budget, form wire.Form) *unpacker {
 	return u
 }
 
-// ApplyTar is Apply for a tar archive that is no layer.
+// ApplyTar is Apply for a tar archive that is not a layer.
 func ApplyTar(ctx context.Context, root string, stream io.Reader, budget *Budget, form wire.Form) (Result, error) {
 	return newPlain(root, budget, form).tar(ctx, stream)
 }
 
-// share makes a file root's and everybody's to read, and nothing more than that. What
-// is no file, directory or link is left out.
+// share makes a file owned by root and readable by all users, without further permissions. It
+// skips entries other than files, directories and links.
 func share(hdr *tar.Header) (skip bool) {
 	if hdr.Typeflag == tar.TypeFifo {
 		return true
 	}
 	hdr.Uid, hdr.Gid, hdr.Uname, hdr.Gname = 0, 0, "", ""
-	// Attributes are here too: capabilities are like set-user-ID bits.
+	// This also removes attributes: capabilities are like set-user-ID bits.
 	hdr.PAXRecords = nil
 	hdr.Xattrs = nil //nolint:staticcheck // what the extractor reads
 	mode := hdr.Mode&0o755 | 0o444
@@ -56,11 +56,11 @@ func share(hdr *tar.Header) (skip bool) {
 	return false
 }
 
-// ApplyZip is Apply for a zip archive of so many bytes.
+// ApplyZip is Apply for a zip archive of size bytes.
 func ApplyZip(ctx context.Context, root string, file io.ReaderAt, size int64, budget *Budget, form wire.Form) (Result, error) {
 	u := newPlain(root, budget, form)
-	// The reader holds the whole directory of the archive in memory, whatever it
-	// says of its size.
+	// The reader holds the whole directory of the archive in memory, whatever size the archive
+	// declares.
 	directory := &directoryReader{file: file, left: directoryBytes}
 	zr, err := zip.NewReader(directory, size)
 	if err != nil {
@@ -79,8 +79,8 @@ func ApplyZip(ctx context.Context, root string, file io.ReaderAt, size int64, bu
 	return u.result, nil
 }
 
-// directoryBytes is what the reader may read to find out what is in a zip archive:
-// 1,000,000 entries have 46 bytes each and a name.
+// directoryBytes limits how much the reader may read of a zip archive's directory: 1,000,000
+// entries have 46 bytes each and a name.
 const directoryBytes = 256 << 20
 
 type directoryReader struct {
@@ -99,8 +99,7 @@ func (d *directoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// zipEntry turns an entry into one of a tar archive, which all that is refused is
-// written for.
+// zipEntry converts an entry to one of a tar archive, because all checks are written for those.
 func (u *unpacker) zipEntry(ctx context.Context, f *zip.File) error {
 	if f.Flags&1 != 0 {
 		return refuse("it is encrypted")
@@ -133,7 +132,7 @@ func (u *unpacker) zipEntry(ctx context.Context, f *zip.File) error {
 	if err := u.entry(hdr, io.LimitReader(in, hdr.Size)); err != nil {
 		return err
 	}
-	// The end of the content is where its checksum is looked at.
+	// Reading to the end of the content verifies its checksum.
 	n, err := io.Copy(io.Discard, io.LimitReader(in, 1))
 	if err == nil && n > 0 {
 		err = refuse("it has more bytes than it says")
@@ -141,7 +140,7 @@ func (u *unpacker) zipEntry(ctx context.Context, f *zip.File) error {
 	return err
 }
 
-// linkTarget reads a symbolic link: its target is its content.
+// linkTarget reads the target of a symbolic link, which is its content.
 func linkTarget(r io.Reader) (string, error) {
 	const most = 4095 // PATH_MAX without the NUL
 	target, err := io.ReadAll(io.LimitReader(r, most+1))

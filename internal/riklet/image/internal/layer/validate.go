@@ -16,37 +16,37 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// verdict is what to do with an entry that is not refused.
+// verdict says what to do with an accepted entry.
 type verdict int
 
 const (
 	unpack       verdict = iota
-	unpackOpaque         // a directory in the place of what the layer hides
-	ignore               // archive metadata, no file
-	skipDevice           // a device node: images have them, containers get their own
+	unpackOpaque         // a directory in place of one that the layer hides
+	ignore               // archive metadata, not a file
+	skipDevice           // a device node: images contain them, containers get their own
 )
 
-// Whiteouts of the OCI image specification: ".wh.name" hides name of the
-// layers below, ".wh..wh..opq" all that its directory has in them. Docker's
-// aufs left other names with the prefix ".wh..wh." behind, which mean nothing.
+// Whiteouts of the OCI image specification: ".wh.name" hides name in the lower layers,
+// ".wh..wh..opq" hides everything in its directory. Docker's aufs left other names with the
+// prefix ".wh..wh." behind, which have no meaning.
 const (
 	whiteoutPrefix = ".wh."
 	whiteoutMeta   = ".wh..wh."
 	whiteoutOpaque = ".wh..wh..opq"
 )
 
-// validator refuses entries. It knows, by path in the layer, what the entries
-// before made that matters for those that follow.
+// validator refuses entries. It stores, by path in the layer, what earlier entries have created
+// as far as later entries depend on it.
 type validator struct {
 	root string
-	// plain archives have no whiteouts: there is nothing below to hide.
+	// plain archives have no whiteouts, because there are no lower layers.
 	plain    bool
 	symlinks map[string]bool
 	devices  map[string]bool   // skipped ones
-	listed   map[string]bool   // directories with an entry of their own
-	implied  map[string]bool   // directories that were made for their children
+	listed   map[string]bool   // directories that the archive lists
+	implied  map[string]bool   // directories created for their children
 	hidden   map[string]string // directories with whiteouts: the first of them
-	removed  map[string]bool   // what whiteouts hide, one by one
+	removed  map[string]bool   // paths that single whiteouts hide
 }
 
 func newValidator(root string) *validator {
@@ -65,7 +65,7 @@ func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", wire.ErrRefused, fmt.Errorf(format, args...))
 }
 
-// check decides on one entry and remembers it.
+// check decides on one entry and stores it for later entries.
 func (v *validator) check(hdr *tar.Header) (verdict, error) {
 	if hdr.Typeflag == tar.TypeXGlobalHeader { // "git archive" writes one
 		return ignore, nil
@@ -89,9 +89,9 @@ func (v *validator) check(hdr *tar.Header) (verdict, error) {
 	return v.file(hdr, name)
 }
 
-// path cleans the name of an entry, or the target of a hard link. A leading
-// slash means the layer's root, as in every unpacker; "..", which no image
-// builder writes, is refused even where it would stay inside.
+// path cleans the name of an entry, or the target of a hard link. A leading slash means the
+// layer's root, as in every unpacker. A path with ".." is refused even if it would stay inside,
+// because no image builder writes one.
 func (v *validator) path(name string) (string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
 		return "", refuse("the path is empty or has a NUL in it")
@@ -164,8 +164,8 @@ func (v *validator) file(hdr *tar.Header, name string) (verdict, error) {
 	return unpack, nil
 }
 
-// hardLink refuses a link to anything but a file of this layer. It reports
-// whether to leave the link out, as its target was.
+// hardLink refuses a link to anything but a file of this layer. skip means that its target was
+// skipped, so the link must be too.
 func (v *validator) hardLink(hdr *tar.Header) (skip bool, err error) {
 	target, err := v.path(hdr.Linkname)
 	if err != nil {
@@ -174,8 +174,8 @@ func (v *validator) hardLink(hdr *tar.Header) (skip bool, err error) {
 	if v.devices[target] {
 		return true, nil
 	}
-	// No component of the path is a symbolic link: v.path saw to that, and
-	// the directory was empty before this layer.
+	// No component of the path is a symbolic link: v.path has checked that, and the directory
+	// was empty before this layer.
 	fi, err := os.Lstat(filepath.Join(v.root, target))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, refuse("hard link to %q, which is not in this layer", shorten(hdr.Linkname))
@@ -189,7 +189,7 @@ func (v *validator) hardLink(hdr *tar.Header) (skip bool, err error) {
 	return false, nil
 }
 
-// forget drops what an earlier entry of the same path was.
+// forget removes the state of an earlier entry with the same path.
 func (v *validator) forget(name string) {
 	delete(v.symlinks, name)
 	delete(v.devices, name)
@@ -202,13 +202,13 @@ func (v *validator) parents(name string) {
 	}
 }
 
-// implicit lists the directories without an entry of their own, sorted.
+// implicit returns the directories that the archive does not list, sorted.
 func (v *validator) implicit() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(v.implied)), func(dir string) bool { return v.listed[dir] })
 }
 
-// hiding lists the directories with whiteouts, less those that a later entry
-// made a symbolic link of, or of what they are in.
+// hiding returns the directories with whiteouts, except those that a later entry has replaced by
+// a symbolic link, or whose parent it has replaced.
 func (v *validator) hiding() map[string]string {
 	maps.DeleteFunc(v.hidden, func(dir, _ string) bool {
 		for ; dir != "."; dir = path.Dir(dir) {
@@ -221,7 +221,7 @@ func (v *validator) hiding() map[string]string {
 	return v.hidden
 }
 
-// checkOwner refuses identifiers that chown(2) takes for "do not change".
+// checkOwner refuses IDs that chown(2) interprets as "do not change".
 func checkOwner(hdr *tar.Header) error {
 	for what, id := range map[string]int{"user": hdr.Uid, "group": hdr.Gid} {
 		if id < 0 || id >= math.MaxUint32 {

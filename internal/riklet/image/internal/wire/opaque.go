@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpaqueAttribute is overlayfs's mark, "y", of a directory of a layer that
-// hides those below. Only root may set the true one; tests have another.
+// OpaqueAttribute returns the attribute that marks a directory as opaque for overlayfs, with the
+// value "y": it hides the directories of lower layers. Only root may set the real one; tests use
+// another.
 func OpaqueAttribute() string {
 	if os.Geteuid() != 0 {
 		return "user.overlay.opaque"
@@ -15,7 +16,7 @@ func OpaqueAttribute() string {
 	return "trusted.overlay.opaque"
 }
 
-// Opaque says whether a directory of a layer hides those of the layers below.
+// Opaque reports whether a directory of a layer hides those of the layers below.
 func Opaque(dir string) bool {
 	value := make([]byte, 1)
 	n, err := unix.Lgetxattr(dir, OpaqueAttribute(), value)

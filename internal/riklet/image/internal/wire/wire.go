@@ -1,16 +1,16 @@
-// Package wire is what the image store and its child process say to each
-// other, one JSON value a line, over the child's standard input and output:
+// Package wire is the protocol between the image store and its child process. It has one JSON
+// value per line, over the child's standard input and output:
 //
 //	store → child   Request
-//	child → store   Event{Resolved}: the layers that the image is made of
-//	store → child   Ack: they are pinned, none will be collected
+//	child → store   Event{Resolved}: the layers of the image
+//	store → child   Ack: they are pinned, none will be removed
 //	child → store   Event{Progress}, Event{Layer}...
 //	child → store   Event{Result} or Event{Failure}, the last line
 //
-// A Request to unpack an Archive has the first, those of the progress, and the last line.
+// A Request to unpack an Archive has only the first line, progress and the last line.
 //
-// The store keeps the child's standard input open. Its end means that the
-// store is gone, and the child stops.
+// The store keeps the child's standard input open. When it is closed, the store is gone, and the
+// child stops.
 package wire
 
 import (
@@ -23,7 +23,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// The reasons of a failed pull, tested with errors.Is on both sides.
+// The reasons of a failed pull. Both sides test them with errors.Is.
 var (
 	ErrNotPresent       = errors.New("image not present")
 	ErrInvalidReference = errors.New("invalid image reference")
@@ -38,9 +38,8 @@ var (
 	ErrStalled          = errors.New("pull makes no progress")
 )
 
-// codes names the reasons on the wire. An error can have several: a transfer
-// that ran out of time also broke off in the middle of an archive. The first
-// that fits is the cause.
+// codes maps the reasons to their names in messages. An error can have several: a transfer that
+// timed out was also cut in the middle of an archive. The first match is the cause.
 var codes = []struct {
 	code     string
 	sentinel error
@@ -58,21 +57,21 @@ var codes = []struct {
 	{"refused", ErrRefused},
 }
 
-// Limits bound one pull. A zero field takes the default.
+// Limits limits one pull. The zero value of a field means the default.
 type Limits struct {
 	Bytes           int64         // unpacked, all layers together: 16 GiB
 	CompressedBytes int64         // as transferred, all layers together: 8 GiB
 	Entries         int64         // files, directories, links, all layers together: 1,000,000
 	Time            time.Duration // from the start of the child to its end: 30 minutes
-	Stall           time.Duration // how long the registry may say nothing: 90 seconds
-	// ReserveBytes stay free on the file system: a pull that would go below
-	// fails, so that an image cannot fill the node. The default is a fiftieth
-	// of the file system, 512 MiB at most.
+	Stall           time.Duration // how long the registry may send nothing: 90 seconds
+	// ReserveBytes must stay free on the file system. A pull that would use them fails, so that
+	// an image cannot fill the node's disk. The default is a fiftieth of the file system, at
+	// most 512 MiB.
 	ReserveBytes int64
 }
 
-// Default limits. The largest images in common use (CUDA, machine learning)
-// unpack to 10 to 15 GiB and 300,000 entries.
+// Default limits. The largest images in common use (CUDA, machine learning) unpack to 10 to 15
+// GiB and 300,000 entries.
 const (
 	DefaultBytes           = 16 << 30
 	DefaultCompressedBytes = 8 << 30
@@ -81,8 +80,8 @@ const (
 	DefaultStall           = 90 * time.Second
 )
 
-// WithDefaults fills the zero fields; ReserveBytes is for the child to fill,
-// which looks at the file system.
+// WithDefaults sets the fields that are zero, except ReserveBytes. The child sets that one,
+// because it depends on the file system.
 func (l Limits) WithDefaults() Limits {
 	if l.Bytes <= 0 {
 		l.Bytes = DefaultBytes
@@ -102,59 +101,59 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Request is the one order that a child gets.
+// Request is the only request to a child.
 type Request struct {
 	Transport      string // docker, oci, oci-archive, docker-archive, dir
 	Target         string // the reference within the transport
 	Auth           []byte `json:",omitempty"` // dockerconfigjson
-	LayersDir      string // where finished layers are and go
+	LayersDir      string // directory of complete layers
 	TempDir        string // on the same file system; the store removes it
 	Limits         Limits
 	CertDir        string `json:",omitempty"`
 	RegistriesConf string `json:",omitempty"`
-	// AuthFile has the node's own credentials for registries; empty: it has none.
+	// AuthFile has the node's own credentials for registries; empty means none.
 	AuthFile string `json:",omitempty"`
-	// AllowNetworks may be connected to although they are not public.
+	// AllowNetworks lists networks that are allowed although they are not public.
 	AllowNetworks []netip.Prefix `json:",omitempty"`
-	// Archive asks for a plain archive instead of an image; of the fields above only
-	// Limits counts.
+	// Archive requests to unpack an archive instead of an image. Of the fields above, only
+	// Limits is used then.
 	Archive *Archive `json:",omitempty"`
 }
 
-// Archive is a file that is no image: a tar or zip archive, or a compressed ext4 image.
+// Archive is a file that is not an image: a tar or zip archive, or a compressed ext4 image.
 type Archive struct {
 	File string
-	// Dir is an empty directory. A tree goes to ContentDir in it, an ext4 image to
+	// Dir is an empty directory. A tree is written to ContentDir in it, an ext4 image to
 	// ImageFile.
 	Dir  string
 	Form Form
 }
 
-// Form says what an archive is to become.
+// Form is what to make of an archive.
 type Form string
 
 // The forms of an archive.
 const (
-	// FormRoot is the root of a machine of its own: owners, modes and attributes are
-	// kept, and an ext4 image is accepted too.
+	// FormRoot makes the root of a machine: owners, modes and attributes are kept, and an ext4
+	// image is accepted too.
 	FormRoot Form = "root"
-	// FormShared is files of the node that all its users may read: root's, without
-	// set-user-ID bits and attributes.
+	// FormShared makes files of the node that all its users may read. They are owned by root,
+	// without set-user-ID bits and attributes.
 	FormShared Form = "shared"
 )
 
 // ImageFile is the name of an ext4 image in Archive.Dir.
 const ImageFile = "image"
 
-// Unpacked says what an archive was found to be.
+// Unpacked describes an unpacked archive.
 type Unpacked struct {
-	Image   bool // ImageFile, otherwise ContentDir
+	Image   bool // whether it is ImageFile and not ContentDir
 	Bytes   int64
 	Entries int64
-	Skipped []string // device nodes and the like that were left out, a few of their names
+	Skipped []string // names of the first few entries left out, such as device nodes
 }
 
-// Ack lets the child go on after Resolved.
+// Ack allows the child to continue after Resolved.
 type Ack struct{ Pinned bool }
 
 // Event is one line from the child; exactly one field is set.
@@ -166,48 +165,50 @@ type Event struct {
 	Failure  *Failure  `json:",omitempty"`
 }
 
-// Resolved says what the reference stands for.
+// Resolved is the resolved reference.
 type Resolved struct {
-	Digest digest.Digest   // of the manifest, or of the index it was chosen from
+	Digest digest.Digest   // of the manifest, or of the index that selected it
 	Chain  []digest.Digest // chain identifiers of the layers, lowest first
 }
 
-// Progress is how much was transferred, or read of an archive, once a second while that changes.
+// Progress is the amount transferred, or read from an archive. It is sent once a second while it
+// changes.
 type Progress struct {
-	Step  string `json:",omitempty"` // what comes before the transfer; empty: the transfer
+	Step  string `json:",omitempty"` // the step before the transfer; empty: the transfer
 	Bytes int64  // as transferred
-	Total int64  // of the layers that the store does not have; 0: not known
+	Total int64  // of the layers that the store lacks; 0: unknown
 }
 
-// Layer reports a finished layer.
+// Layer reports a complete layer.
 type Layer struct {
 	Index   int
 	Digest  digest.Digest
 	Reused  bool     // it was in the store
 	Bytes   int64    // unpacked
 	Entries int64    // in its archive
-	Skipped []string // device nodes left out, a few of their names
+	Skipped []string // names of the first few device nodes left out
 }
 
-// Result ends a pull that worked.
+// Result is the end of a successful pull.
 type Result struct {
 	Digest digest.Digest
 	Config v1.ImageConfig
-	// Architecture of the image as Go names it; empty: it does not say.
+	// Architecture is the image's architecture as Go names it; empty if the image does not
+	// define it.
 	Architecture string `json:",omitempty"`
 	Chain        []digest.Digest
 	Bytes        int64 // unpacked, shared layers included
-	// Archive ends a Request for one; the fields above are empty then.
+	// Archive is the result of a Request for an archive; the fields above are empty then.
 	Archive *Unpacked `json:",omitempty"`
 }
 
-// Failure ends a pull that did not.
+// Failure is the end of a failed pull.
 type Failure struct {
-	Code    string // "" when the reason is none of the known
+	Code    string // "" if the reason is not one of the codes
 	Message string
 }
 
-// FailureOf packs err for the wire.
+// FailureOf converts err to a Failure.
 func FailureOf(err error) *Failure {
 	f := &Failure{Message: err.Error()}
 	for _, c := range codes {
@@ -219,7 +220,7 @@ func FailureOf(err error) *Failure {
 	return f
 }
 
-// Err unpacks a failure into an error that carries its reason.
+// Err converts a failure to an error that wraps its reason.
 func (f *Failure) Err() error {
 	e := &remoteError{message: f.Message}
 	for _, c := range codes {
@@ -230,8 +231,8 @@ func (f *Failure) Err() error {
 	return e
 }
 
-// remoteError is an error of the child. Its message has the text of the reason
-// already, so that it is not repeated.
+// remoteError is an error of the child. Its message contains the text of the reason already, so
+// Error does not add it.
 type remoteError struct {
 	message string
 	reason  error
@@ -240,8 +241,7 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.message }
 func (e *remoteError) Unwrap() error { return e.reason }
 
-// Stored describes a layer in the store: the file layer.json beside its
-// content.
+// Stored describes a layer in the store: the file layer.json next to its content.
 type Stored struct {
 	Chain   digest.Digest
 	DiffID  digest.Digest
@@ -255,8 +255,8 @@ const (
 	StoredFile = "layer.json"
 )
 
-// LayerDir is the name, under the layers directory, of the layer with that
-// chain identifier.
+// LayerDir returns the name, under the layers directory, of the layer with that chain
+// identifier.
 func LayerDir(chain digest.Digest) (string, error) {
 	if err := chain.Validate(); err != nil {
 		return "", fmt.Errorf("layer %q: %w", chain, err)

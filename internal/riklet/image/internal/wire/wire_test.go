@@ -24,7 +24,7 @@ func TestFailuresKeepTheirReason(t *testing.T) {
 	}
 }
 
-// The name of a directory is made of a digest that a stranger chose.
+// The name of a directory is made of a digest from an untrusted source.
 func TestLayerDirIsOnePathComponent(t *testing.T) {
 	t.Parallel()
 	const hex = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
