@@ -18,19 +18,19 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 )
 
-// Spawn describes a supervisor to be made.
+// Spawn describes a new supervisor.
 type Spawn struct {
 	Binary string
 	Socket string // path; at most 107 bytes
-	Log    string // file for what it says when it breaks
-	// Private puts it into network, IPC and UTS namespaces of its own, which
-	// live as long as it does. Without, it stays in the node's network and has
-	// only IPC and UTS of its own.
+	Log    string // file for the supervisor's error output
+	// HostNetwork keeps the supervisor in the node's network namespace. Otherwise it gets a new
+	// network namespace, which lives as long as the supervisor. It always gets new IPC and UTS
+	// namespaces.
 	HostNetwork bool
 	Settings    Settings
 }
 
-// Client is one connection to a supervisor. It may be used from any goroutine.
+// Client is one connection to a supervisor. It is safe for concurrent use.
 type Client struct {
 	conn   *net.UnixConn
 	enc    *json.Encoder
@@ -39,14 +39,14 @@ type Client struct {
 	exits  chan Container
 	closed chan struct{} // closed when the connection has ended
 
-	mu      sync.Mutex // guards what follows, and the order of requests
+	mu      sync.Mutex // guards the fields below, and the order of requests
 	next    int64
 	waiting map[int64]chan Message
 	ended   bool
 }
 
-// Run makes a supervisor and connects to it. It runs in a session of its own
-// and is not stopped by the end of this process.
+// Run starts a supervisor and connects to it. The supervisor runs in a new session and continues
+// when this process ends.
 func Run(ctx context.Context, s Spawn) (*Client, error) {
 	listener, err := listen(s.Socket)
 	if err != nil {
@@ -64,9 +64,10 @@ func Run(ctx context.Context, s Spawn) (*Client, error) {
 	if f, ok := cmd.Stderr.(*os.File); ok {
 		_ = f.Close()
 	}
-	// It is our child for as long as we live: someone has to take its end.
+	// It is our child while this process lives, so it must be waited for.
 	go func() { _ = cmd.Wait() }()
-	// Its own copy is the only listener: connecting fails once it is gone.
+	// The supervisor's copy is then the only listener, so connecting fails once the supervisor
+	// is gone.
 	_ = listener.Close()
 	c, err := Connect(ctx, s.Socket)
 	if err != nil {
@@ -88,7 +89,7 @@ func command(s Spawn) (*exec.Cmd, error) {
 	cmd := exec.Command(s.Binary, string(settings))
 	cmd.Dir = "/"
 	cmd.Stderr = log
-	// A supervisor does little: one processor and a small heap keep it small.
+	// A supervisor does little work, so one processor and a small heap are enough.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=1", "GOGC=20"}
 	flags := uintptr(unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
 	if !s.HostNetwork {
@@ -98,7 +99,7 @@ func command(s Spawn) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// listen makes the socket as a file to hand down.
+// listen creates the socket and returns it as a file for the child.
 func listen(path string) (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -120,12 +121,12 @@ func lastWords(path string) string {
 	return string(data[max(0, len(data)-1000):])
 }
 
-// helloTimeout bounds the wait for the greeting of a supervisor that accepted
-// us: generous, because a loaded machine is no reason to declare it dead.
+// helloTimeout is the timeout for the greeting after a supervisor has accepted the connection.
+// It is long, because a busy machine does not mean that the supervisor is dead.
 const helloTimeout = 30 * time.Second
 
-// Connect finds a running supervisor by its socket. ErrGone means that there
-// is none, whatever the path still holds.
+// Connect connects to a running supervisor through its socket. ErrGone means that there is none,
+// even if the path still exists.
 func Connect(ctx context.Context, socket string) (*Client, error) {
 	var dialer net.Dialer
 	raw, err := dialer.DialContext(ctx, "unix", socket)
@@ -160,7 +161,7 @@ func (c *Client) greet(ctx context.Context, dec *json.Decoder) error {
 		return fmt.Errorf("%w: no greeting: %w", ErrGone, err)
 	}
 	c.hello = *m.Hello
-	// The supervisor is alive, so the number is still its own.
+	// The supervisor is alive, so the process ID is still valid.
 	fd, err := unix.PidfdOpen(c.hello.PID, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("%w: opening process %d: %w", ErrGone, c.hello.PID, err)
@@ -169,7 +170,7 @@ func (c *Client) greet(ctx context.Context, dec *json.Decoder) error {
 	return c.conn.SetReadDeadline(time.Time{})
 }
 
-// read takes messages until the connection ends.
+// read receives messages until the connection ends.
 func (c *Client) read(dec *json.Decoder) {
 	defer c.end()
 	for {
@@ -206,19 +207,19 @@ func (c *Client) end() {
 	_ = c.conn.Close()
 }
 
-// PID of the supervisor. Its namespaces are the Pod's.
+// PID returns the process ID of the supervisor. Its namespaces are the Pod's.
 func (c *Client) PID() int { return c.hello.PID }
 
-// Containers are those that the supervisor had when we connected.
+// Containers returns the containers that the supervisor had at the time of the connection.
 func (c *Client) Containers() []Container { return c.hello.Containers }
 
-// Exits gives the ends of containers from the connection on. It is closed when
-// the connection ends, and must be read.
+// Exits returns the channel of container exits since the connection. It is closed when the
+// connection ends. The caller must read it.
 func (c *Client) Exits() <-chan Container { return c.exits }
 
-// Start runs a container; it returns when its process runs. The supervisor
-// goes on with a start whose caller stopped waiting. A *StartError is the
-// supervisor's answer, any other error is not.
+// Start starts a container and returns when its process runs. If the caller stops waiting, the
+// supervisor continues the start. A *StartError is the supervisor's answer. Other errors mean
+// that there was no answer.
 func (c *Client) Start(ctx context.Context, s Start) (Container, error) {
 	m, err := c.call(ctx, Request{Op: OpStart, Start: &s})
 	if err != nil {
@@ -230,10 +231,10 @@ func (c *Client) Start(ctx context.Context, s Start) (Container, error) {
 	return *m.Container, nil
 }
 
-// Link makes the supervisor take hold of its microVM's channel and lend it at
-// l.Socket, where GuestOpener finds it. It returns when the guest's init has answered,
-// at once when it had before. When the channel ends all runs in the guest do, and it
-// may be linked anew.
+// Link makes the supervisor open its microVM's channel and share it at l.Socket, where
+// GuestOpener connects. It returns when the guest's init has answered, or at once if it has
+// answered before. When the channel ends, all runs in the guest end, and Link may be called
+// again.
 func (c *Client) Link(ctx context.Context, l Link) error {
 	m, err := c.call(ctx, Request{Op: OpLink, Link: &l})
 	if err == nil && m.Error != "" {
@@ -242,8 +243,8 @@ func (c *Client) Link(ctx context.Context, l Link) error {
 	return err
 }
 
-// GuestOpener opens streams to the guest whose channel a supervisor lends at socket.
-// It is for guest.New, and of use for as long as the link.
+// GuestOpener returns a function that opens streams to a guest whose channel a supervisor shares
+// at socket. It is for guest.New, and works as long as the link exists.
 func GuestOpener(socket string) guest.Opener {
 	return func(ctx context.Context) (net.Conn, error) {
 		var d net.Dialer
@@ -255,8 +256,8 @@ func GuestOpener(socket string) guest.Opener {
 	}
 }
 
-// Signal sends a signal to a container's first process. One that has ended is
-// no error. SIGKILL also ends a start that is under way: its runtime may hang for ever.
+// Signal sends a signal to a container's first process. It is not an error if the process has
+// ended. SIGKILL also ends a start in progress, because its runtime may hang forever.
 func (c *Client) Signal(ctx context.Context, container string, signal syscall.Signal) error {
 	m, err := c.call(ctx, Request{Op: OpSignal, Container: container, Signal: int(signal)})
 	if err == nil && m.Error != "" {
@@ -265,7 +266,7 @@ func (c *Client) Signal(ctx context.Context, container string, signal syscall.Si
 	return err
 }
 
-// Shutdown ends the supervisor and returns when its process is gone.
+// Shutdown stops the supervisor and returns when its process is gone.
 func (c *Client) Shutdown(ctx context.Context) error {
 	m, err := c.call(ctx, Request{Op: OpShutdown})
 	if err == nil && m.Busy {
@@ -277,7 +278,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return c.await(ctx)
 }
 
-// Kill ends the supervisor whatever it does, and returns when it is gone.
+// Kill kills the supervisor and returns when it is gone.
 func (c *Client) Kill(ctx context.Context) error {
 	raw, err := c.proc.SyscallConn()
 	if err != nil {
@@ -315,9 +316,9 @@ func (c *Client) await(ctx context.Context) error {
 func (c *Client) Close() error {
 	err := c.conn.Close()
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // its other end was faster
+		err = nil // the other end has closed it first
 	}
-	for range c.exits { // lets the reader end
+	for range c.exits { // lets the reader goroutine end
 	}
 	<-c.closed
 	return errors.Join(err, c.proc.Close())
@@ -334,8 +335,8 @@ func (c *Client) call(ctx context.Context, r Request) (Message, error) {
 	c.next++
 	r.ID = c.next
 	c.waiting[r.ID] = answer
-	// A request is a few hundred bytes into a socket whose other end always
-	// reads: the lock keeps requests whole and is not held for long.
+	// A request has a few hundred bytes, and the other end always reads. The lock keeps requests
+	// from mixing and is not held for long.
 	err := c.enc.Encode(r)
 	c.mu.Unlock()
 	if err != nil {

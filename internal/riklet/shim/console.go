@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Console awaits the terminal that an OCI runtime makes in a container and
-// hands over through a unix socket.
+// Console receives the terminal that an OCI runtime creates in a container and sends through a
+// unix socket.
 type Console struct{ listener *net.UnixListener }
 
-// NewConsole makes the socket.
+// NewConsole creates the socket.
 func NewConsole(path string) (*Console, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -27,7 +27,7 @@ func NewConsole(path string) (*Console, error) {
 	return &Console{listener: l}, nil
 }
 
-// Receive gives the master side of the terminal. It waits until deadline.
+// Receive returns the master side of the terminal. It waits until deadline.
 func (c *Console) Receive(deadline time.Time) (*os.File, error) {
 	if err := c.listener.SetDeadline(deadline); err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func (c *Console) Receive(deadline time.Time) (*os.File, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	// One descriptor is 24 bytes of control data; the name beside it is the
-	// runtime's own and of no use.
+	// One descriptor needs 24 bytes of control data. The name in the message is the runtime's
+	// and is not used.
 	name, control := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := conn.ReadMsgUnix(name, control)
 	if err != nil {
@@ -61,8 +61,7 @@ func terminal(control []byte) (*os.File, error) {
 			continue
 		}
 		unix.CloseOnExec(fds[0])
-		// Non-blocking puts it under the runtime's poller, so that a read can
-		// be ended from outside.
+		// In non-blocking mode the runtime's poller handles it, so a read can be interrupted.
 		if err := unix.SetNonblock(fds[0], true); err != nil {
 			return nil, err
 		}

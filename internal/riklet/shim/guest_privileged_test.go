@@ -21,13 +21,13 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// process stands in for a guest's init: it speaks the protocol and acts out what a
-// process is called after. Some of that no honest init would do.
+// process simulates a guest's init. It implements the protocol, and the program name of a
+// process selects its behavior. An honest init would not do some of that.
 type process struct {
 	*place
 	socket   string
 	listener net.Listener
-	ended    chan string // containers whose run's stream the node ended
+	ended    chan string // containers for whose run the node has ended the stream
 
 	mu      sync.Mutex
 	next    uint64
@@ -49,7 +49,7 @@ func (a *process) link() shim.Link {
 
 func (a *process) guest() guest.Guest { return guest.New(shim.GuestOpener(a.link().Socket)) }
 
-// boot begins to answer.
+// boot starts to answer.
 func (a *process) boot() {
 	a.Helper()
 	listener, err := net.Listen("unix", a.socket)
@@ -70,7 +70,7 @@ func (a *process) boot() {
 	}()
 }
 
-// die ends the channel, as the end of a VMM does.
+// die ends the channel, like the end of a VMM does.
 func (a *process) die() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ func (a *process) die() {
 		_ = a.listener.Close()
 	}
 	if a.conn != nil {
-		_ = a.conn.Close() // first, so that nothing can be said about it any more
+		_ = a.conn.Close() // first, so that no exit can be reported any more
 		_ = a.mux.Close()
 	}
 }
@@ -122,7 +122,7 @@ func (a *process) obey(stream *yamux.Stream) {
 	}
 }
 
-// act is one run. It ends like one that follows its script.
+// act runs one process with the behavior that its name selects.
 func (a *process) act(stream *yamux.Stream, p guest.Process) {
 	switch p.Argv[0] {
 	case "never":
@@ -189,13 +189,13 @@ func (a *process) script(stream *yamux.Stream, p guest.Process, signal <-chan in
 				return nil
 			}
 			if kind == wire.End && p.TTY {
-				return &guest.Exit{Code: 1} // a shell at a terminal that hangs up
+				return &guest.Exit{Code: 1} // a shell whose terminal hangs up
 			}
 		}
 	}
 }
 
-// guestRun is a start in the guest.
+// guestRun returns the start of a process in the guest.
 func (p *place) guestRun(name string, attempt int, argv ...string) shim.Start {
 	return shim.Start{
 		Container: name, Attempt: attempt, LogDir: p.file(name, "logs"), MarkFile: p.file(name, "mark"), ExitFile: p.file(name, "exit"),
@@ -225,7 +225,7 @@ func TestPrivilegedShimRunsInAGuest(t *testing.T) {
 		t.Errorf("Health() = %v", err)
 	}
 	got, err := c.Start(a.ctx, a.guestRun("a", 1, "say", "hello"))
-	if err != nil || got.PID != 0 { // the guest's number would be another's here
+	if err != nil || got.PID != 0 { // the guest's PID would be another process's here
 		t.Fatalf("Start() = %+v, %v", got, err)
 	}
 	if e := a.awaitExit(c); e.Name != "a" || e.ExitCode != 7 || e.Message != "" || e.LogError != "" {
@@ -269,7 +269,7 @@ func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
 	if _, err := c.Start(a.ctx, a.guestRun("a", 1, "wait")); err == nil || !strings.Contains(err.Error(), "order a link first") {
 		t.Errorf("Start() before there is a link = %v", err)
 	}
-	// The order comes before the guest is there, and twice.
+	// The link is requested twice, before the guest answers.
 	results := make(chan error, 2)
 	for range 2 {
 		go func() { results <- c.Link(a.ctx, a.link()) }()
@@ -309,7 +309,7 @@ func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
 	if err := c.Shutdown(a.ctx); !errors.Is(err, shim.ErrBusy) {
 		t.Errorf("Shutdown() = %v, want %v", err, shim.ErrBusy)
 	}
-	// A command of the agent's own ends with its stream, and nothing else does.
+	// The stream of one of the agent's commands ends only that command.
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	errGiveUp := errors.New("given up")
 	command, err := a.guest().Run(ctx, guest.Process{Container: "command", Argv: []string{"wait"}, Exec: true}, guest.Streams{})
@@ -334,7 +334,7 @@ func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
 	}
 }
 
-// socketOf is the supervisor's, not the guest's.
+// socketOf returns the supervisor's socket, not the guest's.
 func (a *process) socketOf() string { return a.place.socket() }
 
 func TestPrivilegedShimEndsRunsWithTheirGuest(t *testing.T) {
@@ -354,7 +354,7 @@ func TestPrivilegedShimEndsRunsWithTheirGuest(t *testing.T) {
 		_, err := c.Start(a.ctx, a.guestRun("never", 1, "never"))
 		never <- err
 	}()
-	// One that is never answered holds up nobody.
+	// A start without an answer does not block others.
 	if _, err := c.Start(a.ctx, a.guestRun("c", 1, "say", "x")); err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +414,7 @@ func TestPrivilegedShimGivesUpOnAGuestThatDoesNotAnswer(t *testing.T) {
 	if err := c.Link(p.ctx, l); err == nil || !strings.Contains(err.Error(), "did not answer within 50ms") {
 		t.Errorf("Link() to nobody = %v", err)
 	}
-	// Somebody listens there and says nothing.
+	// A listener that sends nothing.
 	mute, err := net.Listen("unix", a.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -467,7 +467,7 @@ func TestPrivilegedShimBoundsAFloodingGuest(t *testing.T) {
 	}
 }
 
-// Whoever uses up all streams that are lent leaves the supervisor its own.
+// A client that uses all shared streams leaves the supervisor its own.
 func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
 	a := newPlace(t).newProcess("vm")
 	c := a.linked()
@@ -480,7 +480,7 @@ func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
 			results <- err
 		}()
 	}
-	// Those above the limit are told so; the others wait for their guest.
+	// Streams above the limit are refused; the others wait for their guest.
 	refused := 0
 	for refused < wire.Streams {
 		select {
@@ -510,8 +510,8 @@ func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
 	a.await("all streams to end in the guest", func() bool { return len(a.ended) >= wire.Streams/2 })
 }
 
-// A start that hangs, of a runtime's or in a guest, ends when its container is to be
-// killed, and the next attempt finds nothing of it in its way.
+// A start that hangs, in a runtime or in a guest, ends when its container is killed. The next
+// attempt is not affected.
 func TestPrivilegedShimCallsOffAStart(t *testing.T) {
 	a := newPlace(t).newProcess("vm")
 	c := a.linked()
@@ -529,9 +529,9 @@ func TestPrivilegedShimCallsOffAStart(t *testing.T) {
 		}()
 		var err error
 		a.await("the end of the start of "+name, func() bool {
-			// Politely first: what does not run hears nothing.
+			// SIGTERM has no effect on a process that does not run yet.
 			_ = c.Signal(a.ctx, name, syscall.SIGTERM)
-			_ = c.Signal(a.ctx, name, syscall.SIGKILL) // the start may not have come yet
+			_ = c.Signal(a.ctx, name, syscall.SIGKILL) // the start may not have arrived yet
 			select {
 			case err = <-result:
 				return true

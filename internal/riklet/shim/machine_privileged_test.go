@@ -17,14 +17,15 @@ import (
 	"rik.dev/rik/internal/riklet/shim/launch"
 )
 
-// machine is the start of a VMM, as a user without any rights, with a small image.
+// machine returns the VMM process of a machine with a small image. It runs as a user without
+// permissions.
 func (p *place) machine(channel string) launch.Process {
 	p.Helper()
 	files := os.Getenv("RIK_GUEST")
 	if files == "" {
 		p.Fatal("RIK_GUEST names no directory with the guest's kernel and initramfs: hack/test.sh sets it")
 	}
-	// The VMM's user owns its directory and nothing else.
+	// The VMM's user owns only its directory.
 	dir := filepath.Dir(channel)
 	root := filepath.Join(p.dir, "root")
 	program, err := os.ReadFile("/usr/bin/busybox")
@@ -65,9 +66,9 @@ func (p *place) machine(channel string) launch.Process {
 	return launch.Process{Argv: argv, Env: []string{"PATH=/usr/bin:/bin", "HOME=" + dir}, Dir: dir, UID: testUser, GID: testGroup}
 }
 
-// bootsAtMost is how often a machine is booted whose kernel measures its timer wrongly,
-// beside tests that leave it no processor: its init ends it, and the Pod driver, too,
-// boots it again.
+// bootsAtMost is the maximum number of boots of a machine whose kernel measures its timer
+// wrongly, because other tests use the processor. Its init then powers it off. The Pod driver
+// also boots it again.
 const bootsAtMost = 5
 
 // boot starts the microVM and links its guest.
@@ -89,8 +90,8 @@ func (p *place) boot(c *shim.Client, machine launch.Process, link shim.Link) {
 	}
 }
 
-// clock tells the kernel the rate of the time-stamp counter: under software emulation
-// it cannot always measure it, and then waits for ever.
+// clock returns kernel parameters with the rate of the time-stamp counter. Under software
+// emulation the kernel cannot always measure it, and then hangs.
 func (p *place) clock() string {
 	p.Helper()
 	text, err := os.ReadFile("/proc/cpuinfo")
@@ -106,8 +107,8 @@ func (p *place) clock() string {
 	return fmt.Sprintf(" tsc_early_khz=%d tsc=reliable cryptomgr.notests=1 %s=62500000", int(mhz*1000), guest.TimerParameter)
 }
 
-// A microVM from end to end: its VMM is a plain process, its guest is linked, and what
-// runs in it is a container like any other.
+// A microVM from end to end: its VMM is a plain process, its guest is linked, and the process in
+// it is a container like any other.
 func TestPrivilegedShimRunsAMicroVM(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -133,7 +134,7 @@ func TestPrivilegedShimRunsAMicroVM(t *testing.T) {
 	if text := p.log("a"); !strings.Contains(text, "in within\n") || !strings.Contains(text, "with 1\n") {
 		t.Errorf("log = %q", text)
 	}
-	// What runs there outlives the agent's connection and takes its signals.
+	// A container in the guest outlives the agent's connection and receives signals.
 	if _, err := c.Start(p.ctx, run("b", `trap 'exit 9' TERM; echo ready; while :; do :; done`)); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,7 @@ func TestPrivilegedShimRunsAMicroVM(t *testing.T) {
 	if e := p.awaitExit(c); e.Name != "b" || e.ExitCode != 9 {
 		t.Errorf("end = %+v", e)
 	}
-	// The end of the VMM is the end of all.
+	// The end of the VMM ends everything.
 	if _, err := c.Start(p.ctx, run("c", `while :; do :; done`)); err != nil {
 		t.Fatal(err)
 	}

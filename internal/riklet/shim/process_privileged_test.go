@@ -26,7 +26,7 @@ const testUser, testGroup, otherGroup = 54321, 54322, 54323
 
 func (p *place) file(name, kind string) string { return filepath.Join(p.dir, name+"."+kind) }
 
-// process is a start of a plain process.
+// process returns the start of a plain process.
 func (p *place) process(name string, attempt int, l launch.Process) shim.Start {
 	return shim.Start{
 		Container: name, Attempt: attempt, Process: &l, LogDir: p.file(name, "logs"),
@@ -34,7 +34,7 @@ func (p *place) process(name string, attempt int, l launch.Process) shim.Start {
 	}
 }
 
-// shell is a plain process of a user who owns nothing.
+// shell returns a plain process of a user who owns no files.
 func shell(script string) launch.Process {
 	return launch.Process{
 		Argv: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}, UID: testUser, GID: testGroup,
@@ -50,7 +50,7 @@ func (p *place) log(name string) string {
 	return text.String()
 }
 
-// runs starts a process and gives its end.
+// runs starts a process, waits for its end and returns it.
 func (p *place) runs(c *shim.Client, name string, l launch.Process) shim.Container {
 	p.Helper()
 	got, err := c.Start(p.ctx, p.process(name, 1, l))
@@ -64,8 +64,8 @@ func (p *place) runs(c *shim.Client, name string, l launch.Process) shim.Contain
 	return e
 }
 
-// newCgroup gives the cgroup.procs files of a group of the test's own in every
-// hierarchy, and its directories.
+// newCgroup creates a cgroup for the test in every hierarchy. It returns its cgroup.procs files
+// and its directories.
 func newCgroup(t *testing.T) (procs, dirs []string) {
 	t.Helper()
 	layout, err := cgroup.Detect()
@@ -149,7 +149,7 @@ func TestPrivilegedShimLeavesRootWhatItMayKeep(t *testing.T) {
 		t.Errorf("root without capabilities has %s", text)
 	}
 	l = shell(caps)
-	l.KeepCapabilities = true // is not for others
+	l.KeepCapabilities = true // has no effect for users other than root
 	p.runs(c, "c", l)
 	if text := p.log("c"); !strings.Contains(text, "CapEff:\t0000000000000000") || !strings.Contains(text, "NoNewPrivs:\t1") {
 		t.Errorf("a user who asks to keep capabilities has %s", text)
@@ -186,16 +186,17 @@ func TestPrivilegedShimRefusesProcesses(t *testing.T) {
 		"Root":       {func(l *launch.Process) { l.UID = 0 }, 0, "user 0"},
 		"RootGroup":  {func(l *launch.Process) { l.GID = 0 }, 0, "group 0"},
 		"RootBeside": {func(l *launch.Process) { l.Groups = []uint32{0} }, 0, "group 0"},
-		"NoUser":     {func(l *launch.Process) { l.UID = 1<<32 - 1 }, 0, "not an ID"}, // the kernel would leave it root
-		"NoGroup":    {func(l *launch.Process) { l.GID = 1<<32 - 1 }, 0, "not an ID"},
-		"Variable":   {func(l *launch.Process) { l.Env = []string{"=x"} }, 0, "NAME=value"},
-		"NoDir":      {func(l *launch.Process) { l.Dir = "/no/such" }, 0, "working directory /no/such"},
-		"NotItsDir":  {func(l *launch.Process) { l.Dir = "/root" }, 0, "permission denied"},
-		"NoCgroup":   {func(l *launch.Process) { l.Cgroups = []string{p.dir + "/cgroup.procs"} }, 0, "cgroup"},
-		"OddCgroup":  {func(l *launch.Process) { l.Cgroups = []string{plain} }, 0, "not the cgroup.procs"},
-		"Score":      {func(l *launch.Process) { l.OOMScoreAdj = 1001 }, 0, "OOM score"},
-		"Files":      {func(l *launch.Process) { l.OpenFiles = 1 << 60 }, 0, "fs.nr_open"},
-		"Gone":       {func(l *launch.Process) { l.NamespacesOf = 1 << 30 }, 0, "may be gone"},
+		// the kernel would keep it root
+		"NoUser":    {func(l *launch.Process) { l.UID = 1<<32 - 1 }, 0, "not an ID"},
+		"NoGroup":   {func(l *launch.Process) { l.GID = 1<<32 - 1 }, 0, "not an ID"},
+		"Variable":  {func(l *launch.Process) { l.Env = []string{"=x"} }, 0, "NAME=value"},
+		"NoDir":     {func(l *launch.Process) { l.Dir = "/no/such" }, 0, "working directory /no/such"},
+		"NotItsDir": {func(l *launch.Process) { l.Dir = "/root" }, 0, "permission denied"},
+		"NoCgroup":  {func(l *launch.Process) { l.Cgroups = []string{p.dir + "/cgroup.procs"} }, 0, "cgroup"},
+		"OddCgroup": {func(l *launch.Process) { l.Cgroups = []string{plain} }, 0, "not the cgroup.procs"},
+		"Score":     {func(l *launch.Process) { l.OOMScoreAdj = 1001 }, 0, "OOM score"},
+		"Files":     {func(l *launch.Process) { l.OpenFiles = 1 << 60 }, 0, "fs.nr_open"},
+		"Gone":      {func(l *launch.Process) { l.NamespacesOf = 1 << 30 }, 0, "may be gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := shell("echo never")
@@ -212,7 +213,7 @@ func TestPrivilegedShimRefusesProcesses(t *testing.T) {
 	if _, err := c.Start(p.ctx, both); err == nil || !strings.Contains(err.Error(), "more than one") {
 		t.Errorf("Start() of two kinds at once = %v", err)
 	}
-	// Nothing of it is left, and the supervisor is none the worse.
+	// No process is left, and the supervisor still works.
 	if e := p.runs(c, "last", shell("exit 3")); e.ExitCode != 3 {
 		t.Errorf("end = %+v", e)
 	}
@@ -228,8 +229,8 @@ func TestPrivilegedShimRefusesProcesses(t *testing.T) {
 	}
 }
 
-// A limit of processes that the program alone uses up must not keep it from
-// starting: the threads that bring it there count too.
+// A limit on processes that the program alone reaches must not prevent its start. The threads of
+// the launch count too.
 func TestPrivilegedShimRunsAProcessInATightCgroup(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -257,7 +258,7 @@ func TestPrivilegedShimRunsAProcessInATightCgroup(t *testing.T) {
 	}
 }
 
-// More environment than the kernel takes as one string.
+// A larger environment than the kernel accepts in one string.
 func TestPrivilegedShimRunsAProcessWithALargeEnvironment(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -289,7 +290,7 @@ func TestPrivilegedShimSignalsProcesses(t *testing.T) {
 	if e := p.awaitExit(c); e.ExitCode != 9 {
 		t.Errorf("end = %+v", e)
 	}
-	// SIGKILL reaches what the process left in its group, and another agent finds it.
+	// SIGKILL reaches the other processes of the group, also through another agent's connection.
 	order := p.process("b", 1, shell(`sleep 1000 & echo child $!; wait`))
 	got, err := c.Start(p.ctx, order)
 	if err != nil {
@@ -326,7 +327,7 @@ func TestPrivilegedShimSignalsProcesses(t *testing.T) {
 	}
 }
 
-// await polls until done, or the patience of the test is at its end.
+// await polls until done returns true, or the test's timeout expires.
 func (p *place) await(what string, done func() bool) {
 	p.Helper()
 	for !done() {
@@ -343,8 +344,8 @@ func (p *place) awaitLog(name, text string) {
 	p.await(fmt.Sprintf("%q in the log of %s", text, name), func() bool { return strings.Contains(p.log(name), text) })
 }
 
-// A program that writes faster than a disk takes must cost neither memory of the
-// supervisor nor more disk than its log may have.
+// A program that writes faster than the disk must not use up the supervisor's memory, nor more
+// disk space than its log may have.
 func TestPrivilegedShimBoundsAFloodingProcess(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -396,7 +397,7 @@ func statusKB(t testing.TB, pid int, field string) int {
 	return 0
 }
 
-// The agent runs commands beside a process with streams of its own.
+// The agent runs commands next to a process, with its own streams.
 func TestPrivilegedLaunchCommandBesideAProcess(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -429,14 +430,14 @@ func TestPrivilegedLaunchCommandBesideAProcess(t *testing.T) {
 	if err := launch.Start(launch.Command("/no/such/shim", l)); err == nil || !strings.Contains(err.Error(), "/no/such/shim") {
 		t.Errorf("Start() without a supervisor's program = %v", err)
 	}
-	// Without a pipe for it, the failure goes where a reader sees it.
+	// Without a pipe, the failure is written to the standard error.
 	sent, err := launch.Command(p.binary, l).CombinedOutput()
 	if !errors.As(err, &exit) || exit.ExitCode() != 126 || !strings.Contains(string(sent), "executing /etc/passwd") {
 		t.Errorf("CombinedOutput() = %q, %v", sent, err)
 	}
 }
 
-// A terminal is the user's, so that programs may open it again.
+// The user owns the terminal, so that programs can open it again.
 func TestPrivilegedLaunchCommandAtATerminal(t *testing.T) {
 	p := newPlace(t)
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -468,7 +469,8 @@ func TestPrivilegedLaunchCommandAtATerminal(t *testing.T) {
 	if err := slave.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel hands it over in pieces, and says EIO once nobody can write any more.
+	// The kernel returns the output in pieces, and EIO once no process has the terminal open for
+	// writing.
 	text, err := io.ReadAll(master)
 	if want := "one\r\ntwo\r\nowner 54321\r\nend\r\n"; !errors.Is(err, syscall.EIO) || string(text) != want {
 		t.Errorf("the terminal shows %q, %v; want %q", text, err, want)
@@ -479,7 +481,7 @@ func TestPrivilegedShimRunsAProcessWithAViewOfItsOwn(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
-	// The test's directory is root's own, so that nobody gets to what is below it.
+	// Only root can enter the test's directory, so the user cannot reach files below it by path.
 	work, other := filepath.Join(p.dir, "work"), filepath.Join(p.dir, "other")
 	if err := errors.Join(os.Mkdir(work, 0o755), os.Mkdir(other, 0o755), os.WriteFile(filepath.Join(work, "mine"), []byte("text\n"), 0o644)); err != nil {
 		t.Fatal(err)

@@ -1,15 +1,14 @@
-// Package shim is the agent's side of the supervisor that every Pod has: the
-// messages between the two, starting one, and finding it again.
+// Package shim is the agent's side of the supervisor that every Pod has: the messages between
+// the two, starting a supervisor, and finding it again.
 //
-// A supervisor (cmd/rik-shim, internal/riklet/shim/server) is the parent of a
-// Pod's containers. It outlives the agent, holds the namespaces that the
-// containers share, writes their logs and notes how they ended. It decides
-// nothing: it never starts, restarts or stops a container of its own accord,
-// and it ends when it is told to.
+// A supervisor (cmd/rik-shim, internal/riklet/shim/server) is the parent of a Pod's containers.
+// It outlives the agent, holds the namespaces that the containers share, writes their logs and
+// records how they ended. It makes no decisions: it starts, restarts or stops a container only
+// on request, and it ends only on request.
 //
-// The two speak JSON over a unix socket that the agent makes and hands down,
-// so that it can be dialed from the first moment. Any number of connections
-// may be open; each is told of every end that it did not see.
+// The two exchange JSON over a unix socket. The agent creates the socket and passes it on, so
+// that it accepts connections from the start. Any number of connections may be open. Each one
+// receives every exit since its greeting.
 package shim
 
 import (
@@ -21,82 +20,82 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// ListenFD is where a supervisor finds its listening socket.
+// ListenFD is the descriptor of a supervisor's listening socket.
 const ListenFD = 3
 
 var (
-	// ErrGone is returned when no supervisor answers any more.
+	// ErrGone is returned if no supervisor answers.
 	ErrGone = errors.New("supervisor is gone")
 	// ErrBusy is returned by Shutdown while containers run.
 	ErrBusy = errors.New("supervisor still has running containers")
 )
 
-// StartError is the supervisor's answer to a Start that did not succeed.
+// StartError is the supervisor's answer to a failed Start.
 type StartError struct {
-	// ExitCode is 127 when there is no such program, 126 when it cannot be executed,
-	// as a shell has it; 0 when it is not the program's fault, and for Argv.
+	// ExitCode is as in a shell: 127 if the program does not exist, 126 if it cannot be
+	// executed. It is 0 if the program is not the cause, and always for Argv.
 	ExitCode int
 	Text     string
 }
 
 func (e *StartError) Error() string { return e.Text }
 
-// Settings are what a supervisor is told when it is made, as its argument.
+// Settings configure a new supervisor. They are its argument.
 type Settings struct {
-	// Hostname is set when the supervisor is in a UTS namespace of its own.
+	// Hostname is set if the supervisor has its own UTS namespace.
 	Hostname string `json:"hostname,omitempty"`
-	// Loopback brings the network namespace's own interface up.
+	// Loopback brings the loopback interface of the network namespace up.
 	Loopback bool `json:"loopback,omitempty"`
 	// Cgroups are the cgroup.procs files to join.
 	Cgroups []string `json:"cgroups,omitempty"`
 }
 
-// Start orders one run of a container. Exactly one of Argv, Process and Guest says
-// what runs.
+// Start requests one run of a container. Exactly one of Argv, Process and Guest must be set.
 type Start struct {
 	Container string `json:"container"`
 	Attempt   int    `json:"attempt"`
 	// Argv is the command line of an OCI runtime: a detached run.
 	Argv []string `json:"argv,omitempty"`
-	// Process is a plain process, the supervisor's own child and the leader of a
-	// session. To send it SIGKILL is to kill its whole process group; what leaves
-	// that, and what is left of any other end, dies with its cgroup.
+	// Process is a plain process. It is a child of the supervisor and leads a session. SIGKILL
+	// kills its whole process group. Processes that left the group, and those left after any
+	// other end, are killed with its cgroup.
 	Process *launch.Process `json:"process,omitempty"`
 	// Guest is a process in the microVM of the supervisor's Link.
 	Guest *guest.Process `json:"guest,omitempty"`
-	// PIDFile is where the runtime notes the process, RuntimeLog where it says
-	// what went wrong. Both are for Argv only.
+	// PIDFile is where the runtime writes the process ID, and RuntimeLog where it writes errors.
+	// Both are for Argv only.
 	PIDFile    string `json:"pidFile"`
 	RuntimeLog string `json:"runtimeLog"`
-	// ConsoleSocket is where the runtime hands over the terminal; empty: none.
+	// ConsoleSocket is where the runtime sends the terminal; empty means no terminal.
 	ConsoleSocket string         `json:"consoleSocket,omitempty"`
 	LogDir        string         `json:"logDir"`
 	LogLimits     logfile.Limits `json:"logLimits"`
-	// MarkFile is made before the runtime is called, ExitFile, durable, before
-	// an end is told. They answer for a supervisor that is gone.
+	// MarkFile is created before the runtime is called. ExitFile is written durably before an
+	// exit is reported. They are the records of a supervisor that is gone.
 	MarkFile string `json:"markFile"`
 	ExitFile string `json:"exitFile"`
 }
 
-// Container is what a supervisor knows of a container's latest run.
+// Container is the supervisor's record of a container's latest run.
 type Container struct {
 	Name      string    `json:"name"`
 	Attempt   int       `json:"attempt"`
 	PID       int       `json:"pid"` // on the node; 0 for a run in a guest
 	StartedAt time.Time `json:"startedAt"`
-	// Starting: the runtime has not returned yet. To order the same attempt
-	// again is to wait for that.
-	Starting   bool      `json:"starting,omitempty"`
-	Exited     bool      `json:"exited,omitempty"`
-	ExitCode   int       `json:"exitCode,omitempty"`  // 128+n for signal n
-	OOMKilled  bool      `json:"oomKilled,omitempty"` // in a guest, which is asked no more
+	// Starting means that the runtime has not returned yet. Requesting the same attempt again
+	// waits for that.
+	Starting bool `json:"starting,omitempty"`
+	Exited   bool `json:"exited,omitempty"`
+	ExitCode int  `json:"exitCode,omitempty"` // 128+n for signal n
+	// in a guest, after which it cannot be queried any more
+	OOMKilled  bool      `json:"oomKilled,omitempty"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
-	// Message says why it ended when that was not its own doing.
+	// Message is the reason for an end that the process itself did not cause.
 	Message string `json:"message,omitempty"`
-	// NeverRan: the runtime's own process took the program's place and could not
-	// execute it, as Message says.
+	// NeverRan means that the runtime's own process could not execute the program, as Message
+	// describes.
 	NeverRan bool `json:"neverRan,omitempty"`
-	// LogError says that output was lost, for want of disk say.
+	// LogError reports that output was lost, for example on a full disk.
 	LogError string `json:"logError,omitempty"`
 }
 
@@ -108,17 +107,17 @@ const (
 	OpLink     = "link"
 )
 
-// Link orders the supervisor to take hold of its microVM's channel and to lend it:
-// every connection to Socket is one stream to the guest. It answers when the guest's
-// init does, and may be ordered again. All runs in the guest end with the channel.
+// Link requests the supervisor to open its microVM's channel and to share it: every connection
+// to Socket is one stream to the guest. The supervisor answers when the guest's init does. The
+// request may be repeated. All runs in the guest end with the channel.
 type Link struct {
 	Channel guest.Channel `json:"channel"`
 	Socket  string        `json:"socket"` // path; at most 107 bytes
-	// TimeoutMillis bounds the wait for the guest's init.
+	// TimeoutMillis is the timeout for the guest's init.
 	TimeoutMillis int64 `json:"patienceMillis"`
 }
 
-// Request is one order to a supervisor.
+// Request is one request to a supervisor.
 type Request struct {
 	ID        int64  `json:"id"`
 	Op        string `json:"op"`
@@ -128,8 +127,8 @@ type Request struct {
 	Signal    int    `json:"signal,omitempty"`
 }
 
-// Message is what a supervisor says: its greeting, an answer (ID is not 0), or
-// the end of a container.
+// Message is a message from a supervisor: its greeting, an answer (ID is not 0), or the exit of
+// a container.
 type Message struct {
 	ID    int64  `json:"id,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -140,7 +139,7 @@ type Message struct {
 	Hello     *Hello     `json:"hello,omitempty"`
 }
 
-// Hello greets every new connection.
+// Hello is the greeting of every new connection.
 type Hello struct {
 	PID        int         `json:"pid"`
 	Containers []Container `json:"containers,omitempty"`

@@ -26,9 +26,8 @@ import (
 
 const timeout = 2 * time.Minute
 
-// place is a supervisor of a test's own. Its containers are plain processes,
-// left behind by a script that keeps to a runtime's command line; the Pod
-// driver's tests use a real one.
+// place is a supervisor for one test. Its containers are plain processes, started by a script
+// with the command line of a runtime. The Pod driver's tests use a real runtime.
 type place struct {
 	testing.TB
 	dir, binary string
@@ -52,7 +51,7 @@ var builtShim = sync.OnceValues(func() (string, error) {
 	return binary, nil
 })
 
-var shimDir string // of builtShim; empty: not made
+var shimDir string // of builtShim; empty: not created
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -118,10 +117,10 @@ func (p *place) run() *shim.Client {
 	return c
 }
 
-// order is a start whose runtime runs script, and whose container is what the
-// script leaves in the file $PID. A shell takes the end of its own children, which
-// no runtime does that detaches: a container that ends by itself calls outlive
-// first, which waits until the shell is gone.
+// order returns a start whose runtime runs script. The container is the process whose ID the
+// script writes to the file $PID. A shell waits for its own children, which a detached runtime
+// does not. Therefore a container that ends by itself first calls outlive, which waits until the
+// shell is gone.
 func (p *place) order(name string, attempt int, script string) shim.Start {
 	file := func(kind string) string { return filepath.Join(p.dir, name+"."+kind) }
 	return shim.Start{
@@ -131,7 +130,7 @@ func (p *place) order(name string, attempt int, script string) shim.Start {
 	}
 }
 
-// $$ is the shell that is the runtime, also in what it leaves behind.
+// $$ is the shell that is the runtime, also in the processes that it leaves behind.
 const outlive = "outlive() { while kill -0 $$ 2>/dev/null; do sleep 0.01; done; }; "
 
 func (p *place) awaitExit(c *shim.Client) shim.Container {
@@ -164,7 +163,7 @@ func TestPrivilegedShimRunsAndTells(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(text.String(), "inside\n") || !strings.Contains(text.String(), "unknown\n") {
-		t.Errorf("log = %q", text.String()) // "unknown" is what an up loopback says
+		t.Errorf("log = %q", text.String()) // "unknown" is the state of a loopback that is up
 	}
 	var noted shim.Container
 	data, err := os.ReadFile(filepath.Join(p.dir, "a.exit"))
@@ -247,7 +246,7 @@ func TestPrivilegedShimSaysWhyARuntimeFailed(t *testing.T) {
 	if _, err := c.Start(p.ctx, order); err == nil {
 		t.Error("Start() that never hands a terminal over = nil")
 	}
-	// The supervisor is none the worse.
+	// The supervisor still works.
 	if _, err := c.Start(p.ctx, p.order("a", 1, "outlive & echo $! > $PID")); err != nil {
 		t.Fatal(err)
 	}
@@ -256,8 +255,8 @@ func TestPrivilegedShimSaysWhyARuntimeFailed(t *testing.T) {
 	}
 }
 
-// What is started later does not wait for it, in the kernel: it leaves before it is told
-// to start anything.
+// The supervisor leaves the cgroups before its first start, so that later starts do not wait for
+// that in the kernel.
 func TestPrivilegedShimLeavesTheAgentsCgroups(t *testing.T) {
 	p := newPlace(t)
 	p.cgroups, _ = newCgroup(t)
@@ -274,7 +273,7 @@ func TestPrivilegedShimLeavesTheAgentsCgroups(t *testing.T) {
 	}
 }
 
-// A terminal that hangs up and a machine that shuts down send signals to all.
+// A terminal that hangs up and a machine that shuts down send signals to all processes.
 func TestPrivilegedShimIgnoresPoliteSignals(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -287,7 +286,7 @@ func TestPrivilegedShimIgnoresPoliteSignals(t *testing.T) {
 	if _, err := c.Start(p.ctx, p.order("a", 1, "(outlive; kill -TERM $(exec sh -c 'echo $PPID'); exit 3) & echo $! > $PID")); err != nil {
 		t.Fatal(err)
 	}
-	if e := p.awaitExit(c); e.ExitCode != 128+15 { // a child does not inherit it
+	if e := p.awaitExit(c); e.ExitCode != 128+15 { // a child does not inherit the handler
 		t.Errorf("end = %+v", e)
 	}
 	if err := c.Shutdown(p.ctx); err != nil {
@@ -295,7 +294,7 @@ func TestPrivilegedShimIgnoresPoliteSignals(t *testing.T) {
 	}
 }
 
-// A machine that shuts down waits for whoever stays after SIGTERM.
+// A machine that shuts down waits for processes that stay after SIGTERM.
 func TestPrivilegedShimEndsWithTheMachine(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
@@ -312,7 +311,7 @@ func TestPrivilegedShimEndsWithTheMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
-	// Its container runs on, and so does it: an agent finds it.
+	// Its container still runs, so the supervisor does too, and an agent can connect.
 	c, err = shim.Connect(p.ctx, p.socket())
 	if err != nil {
 		t.Fatal(err)

@@ -1,11 +1,12 @@
-// Package await runs an OCI runtime that starts a command in a container, and stands for the
-// command until that ends.
+// Package await runs an OCI runtime that starts a command in a container, and represents the
+// command until it ends.
 //
-// Without --detach, runc reads the command's output through pipes of its own, and does not end
-// before every process that holds them has: a command that leaves one in the background would
-// seem to run on. With --detach the command has the caller's streams, and runc ends when the
-// command runs; who called it then has to wait for a process that is not its child. The
-// program here makes itself the parent of orphans, so that the command becomes its child.
+// Without --detach, runc reads the command's output through its own pipes. It does not exit
+// before every process that holds the pipes has ended, so a command that leaves a process in the
+// background would seem to continue. With --detach the command has the caller's streams, and
+// runc exits when the command runs. The caller would then have to wait for a process that is not
+// its child. This program makes itself the parent of orphans, so that the command becomes its
+// child.
 package await
 
 import (
@@ -21,26 +22,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Word is the first argument with which rik-shim calls [Run].
+// Word is the first argument of rik-shim that calls [Run].
 const Word = "await"
 
-// codeFailed is runc's own for what it could not do.
+// codeFailed is runc's exit code for its own errors.
 const codeFailed = 255
 
-// Arguments are those of rik-shim for a runtime, with its own arguments, that writes the
-// command's process ID to pidFile.
+// Arguments returns the arguments of rik-shim that run a runtime at path, with args. The runtime
+// writes the command's process ID to pidFile.
 func Arguments(pidFile, path string, args []string) []string {
 	return append([]string{Word, pidFile, path}, args...)
 }
 
-// Run does what the arguments after Word say, and ends the process: with the code of the
-// command, with 128 and the number of the signal that killed it, or with the runtime's code
-// when there is no command.
+// Run executes the arguments after Word, and ends the process. The exit code is that of the
+// command, or 128 and the number of the signal that killed it. If there is no command, it is the
+// runtime's code.
 func Run(args []string) {
 	if len(args) < 2 {
 		fail(errors.New("the riklet calls this program; it is of no use by hand"))
 	}
-	// The death signal of the runtime is about the thread that starts it.
+	// The parent-death signal of the runtime depends on the thread that starts it.
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fail(fmt.Errorf("becoming the parent of orphans: %w", err))

@@ -7,10 +7,9 @@ import (
 	"os/exec"
 )
 
-// Command prepares p to be run beside its supervisor: shim is the path of the
+// Command returns a command that runs p next to its supervisor. shim is the path of the
 // supervisor's program. The caller sets the standard streams, a session or terminal
-// (SysProcAttr) and how it is killed, and calls Start. Env, Dir and ExtraFiles are
-// taken.
+// (SysProcAttr) and the way to kill it, and calls Start. Env, Dir and ExtraFiles are in use.
 func Command(shim string, p Process) *exec.Cmd {
 	cmd := exec.Command(shim, Word)
 	cmd.Env = Environ(p)
@@ -18,10 +17,9 @@ func Command(shim string, p Process) *exec.Cmd {
 	return cmd
 }
 
-// Start starts a command that Command made and returns when its program runs. After
-// an error nothing is left to wait for; a *Failure says that the program was not
-// reached, and why. A caller that uses cmd.Start instead learns the same from the
-// exit code and the standard error.
+// Start starts a command from Command and returns when its program runs. After an error there is
+// no process to wait for. A *Failure has the reason why the program was not started. A caller
+// that uses cmd.Start instead gets the same from the exit code and the standard error.
 func Start(cmd *exec.Cmd) error {
 	sent, send, err := os.Pipe()
 	if err != nil {
@@ -35,7 +33,7 @@ func Start(cmd *exec.Cmd) error {
 	}
 	if failed := ReadFailure(sent); failed != nil || err != nil {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // its exit code says no more than the failure
+		_ = cmd.Wait() // its exit code has no more information than the failure
 		return errors.Join(failed, err)
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// The exit codes of a launch that did not reach its program; the first two are a
+// The exit codes of a launch that did not start its program. The first two are the same as a
 // shell's.
 const (
 	CodeNotFound    = 127
@@ -16,9 +16,9 @@ const (
 	CodeFailed      = 125
 )
 
-// Failure is why a program was not reached. It wraps Errno, if it has one.
+// Failure is the reason why a program was not started. It wraps Errno, if there is one.
 type Failure struct {
-	// Code is CodeNotFound or CodeNotRunnable when it is the program's fault.
+	// Code is CodeNotFound or CodeNotRunnable if the program is the cause.
 	Code  int           `json:"code"`
 	Errno syscall.Errno `json:"errno,omitempty"`
 	Text  string        `json:"text"`
@@ -33,7 +33,7 @@ func (f *Failure) Unwrap() error {
 	return f.Errno
 }
 
-// failureOf makes any error a failure.
+// failureOf converts any error to a failure.
 func failureOf(err error) *Failure {
 	var f *Failure
 	if errors.As(err, &f) {
@@ -44,11 +44,11 @@ func failureOf(err error) *Failure {
 	return f
 }
 
-// maxFailure bounds what is read: a message, not a stream.
+// maxFailure limits the size of the message.
 const maxFailure = 16 << 10
 
-// ReadFailure reads the other end of ErrorFD. It returns nil when the program runs,
-// and a *Failure when it was not reached.
+// ReadFailure reads the other end of ErrorFD. It returns nil when the program runs, and a
+// *Failure if it was not started.
 func ReadFailure(r io.Reader) error {
 	data, err := io.ReadAll(io.LimitReader(r, maxFailure))
 	if err != nil {

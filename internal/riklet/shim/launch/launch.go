@@ -1,15 +1,14 @@
-// Package launch turns the calling process into a plain process that a supervisor
-// was told to run: a VMM, or an App.
+// Package launch turns the calling process into a plain process that a supervisor runs: a VMM,
+// or an App.
 //
-// A supervisor calls its own program again with Word as its only argument and the
-// Process in its environment, where other users of the machine cannot read it. That
-// process joins the cgroups, gives up what it must not have and executes the program
-// in its own place, so that the supervisor is its parent and its number is the
-// program's. What goes wrong before is written to ErrorFD, which the program's start
-// closes: nothing read from it means that the program runs.
+// A supervisor calls its own program again with Word as the only argument. The Process is in its
+// environment, where other users of the machine cannot read it. The new process joins the
+// cgroups, drops its privileges and executes the program in its place, so that the supervisor is
+// the program's parent and the process ID stays the same. It writes an error before that to
+// ErrorFD, which the start of the program closes. If ErrorFD has no data, the program runs.
 //
-// Environ and ReadFailure are for who starts it by itself, as the supervisor does,
-// Command and Start for everybody else; Run is the inside.
+// Environ and ReadFailure are for callers that start the process themselves, like the
+// supervisor. Other callers use Command and Start. Run is the code of the new process.
 package launch
 
 import (
@@ -20,58 +19,57 @@ import (
 	"strings"
 )
 
-// Word is the first argument of a supervisor that is to become a plain process.
+// Word is the first argument of a supervisor that becomes a plain process.
 const Word = "launch"
 
-// ErrorFD is where a failure is told, in the form that ReadFailure reads. When it is
-// no pipe, the failure goes to the standard error, for a reader.
+// ErrorFD is the descriptor for a failure, in the format that ReadFailure reads. If it is not a
+// pipe, the failure is written as text to the standard error.
 const ErrorFD = 3
 
 // Process is a plain process on the node.
 type Process struct {
 	// Argv is the program, as a path or a name on the PATH of Env, and its arguments.
 	Argv []string `json:"argv"`
-	// Env is the whole environment.
+	// Env is the complete environment.
 	Env []string `json:"env,omitempty"`
-	// Dir is the working directory; empty: /. The process itself must be able to
-	// enter it, unless it is Enclosed: then what is above it may be closed to it.
+	// Dir is the working directory; empty means /. The process must have permission to enter it.
+	// With Enclosed, it may lack permission for the directories above.
 	Dir      string `json:"dir,omitempty"`
 	Enclosed bool   `json:"enclosed,omitempty"`
-	// UID, GID and Groups are those of the process. Root's, which are 0, are refused
-	// unless Root is set.
+	// UID, GID and Groups are those of the process. 0, for root, is refused unless Root is set.
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
 	Root   bool     `json:"root,omitempty"`
-	// Cgroups are the cgroup.procs files to join, before anything is given up.
+	// Cgroups are the cgroup.procs files to join, before privileges are dropped.
 	Cgroups []string `json:"cgroups,omitempty"`
-	// KeepCapabilities leaves root what it has; everybody else loses every one, and
-	// can gain none by a program with a set-user-ID bit.
+	// KeepCapabilities lets root keep its capabilities. Other users lose all of them, and cannot
+	// gain any through set-user-ID programs.
 	KeepCapabilities bool `json:"keepCapabilities,omitempty"`
-	// OpenFiles is the limit of open files; 0 leaves it.
+	// OpenFiles is the limit of open files; 0 leaves it unchanged.
 	OpenFiles uint64 `json:"openFiles,omitempty"`
 	// OOMScoreAdj is written to /proc/self/oom_score_adj.
 	OOMScoreAdj int `json:"oomScoreAdj,omitempty"`
-	// NamespacesOf is a process whose network, IPC and UTS namespaces are entered
-	// first; 0: those of the caller. A supervisor's child is in the right ones.
+	// NamespacesOf is a process whose network, IPC and UTS namespaces are entered first; 0 keeps
+	// those of the caller. A supervisor's child is in the right ones already.
 	NamespacesOf int `json:"namespacesOf,omitempty"`
-	// Hide is a directory in whose place the process sees an empty one, and Binds are
-	// what it sees in other places; then it has a mount namespace of its own.
+	// Hide is a directory in whose place the process sees an empty one. Binds are files and
+	// directories that it sees at other paths. Either of them requires a new mount namespace.
 	Hide  string `json:"hide,omitempty"`
 	Binds []Bind `json:"binds,omitempty"`
 }
 
-// Bind shows a file or directory of the node in another place. A target below
-// Process.Hide is made, any other must exist.
+// Bind mounts a file or directory of the node at another path. A target below Process.Hide is
+// created. Other targets must exist.
 type Bind struct {
 	Source string `json:"source"`
 	Target string `json:"target"`
 }
 
-// noID is what the kernel takes for "leave it as it is", which would be root.
+// noID is the ID that the kernel interprets as "no change". The process would stay root.
 const noID = 1<<32 - 1
 
-// Validate reports everything by which the process could never be started.
+// Validate reports everything that would prevent the start of the process.
 func (p Process) Validate() error {
 	var errs []error
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
@@ -110,15 +108,15 @@ func (p Process) validateIDs() error {
 	return nil
 }
 
-// chunk is how much of a Process goes into one variable: the kernel takes no string
-// above 128 KiB (MAX_ARG_STRLEN).
+// chunk is the amount of a Process in one variable, because the kernel accepts no string above
+// 128 KiB (MAX_ARG_STRLEN).
 const chunk = 100 << 10
 
 const variable = "RIK_LAUNCH_"
 
-// Environ is the whole environment for a supervisor's program that is called with
-// Word. It also keeps that program small while it lives: one processor, no garbage
-// collection, and so no thread that a tight limit of processes could refuse.
+// Environ returns the complete environment for a supervisor's program that is called with Word.
+// It also keeps that program small: with one processor and no garbage collection it starts no
+// threads that a tight limit on processes could refuse.
 func Environ(p Process) []string {
 	data, err := json.Marshal(p)
 	if err != nil {

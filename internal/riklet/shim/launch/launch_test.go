@@ -13,7 +13,7 @@ import (
 
 func plain() Process { return Process{Argv: []string{"a"}, UID: 1, GID: 1} }
 
-// lookupIn is os.LookupEnv on an environment.
+// lookupIn is os.LookupEnv for an environment.
 func lookupIn(env []string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for _, v := range env {
@@ -72,7 +72,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// One look tells everything that is wrong.
+// Validate reports all errors at once.
 func TestValidateReportsAll(t *testing.T) {
 	t.Parallel()
 	p := Process{Env: []string{"x", "a\x00=b"}, Groups: []uint32{noID}, UID: 1, GID: 1, NamespacesOf: -1}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrangeMounts gives the process a view of its own of the node's files, if it is to
-// have one. What it is shown may lie in what is hidden from it, so that is taken hold
-// of first.
+// arrangeMounts creates a mount namespace with the process's own view of the node's files, if
+// Hide or Binds require one. It opens the sources first, because they may be in the directory
+// that is hidden.
 func arrangeMounts(p Process) error {
 	if p.Hide == "" && len(p.Binds) == 0 {
 		return nil
@@ -20,7 +20,7 @@ func arrangeMounts(p Process) error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("making a mount namespace: %w", err)
 	}
-	// What the node mounts later is seen, what is mounted here is not the node's.
+	// Later mounts of the node appear here, but mounts made here do not appear on the node.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("separating the mount namespace: %w", err)
 	}
@@ -55,7 +55,7 @@ func place(tree int, b Bind, hide string) error {
 	return unix.MoveMount(tree, "", unix.AT_FDCWD, b.Target, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 }
 
-// makeTarget makes what a tree can be mounted on: its like.
+// makeTarget creates a mount point of the same kind as the tree: a directory or a file.
 func makeTarget(tree int, target string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(tree, &st); err != nil {

@@ -14,13 +14,13 @@ import (
 	"rik.dev/rik/internal/riklet/signals"
 )
 
-// Run becomes the program that the environment names. It only ends when that fails,
-// which it tells before it ends the process.
+// Run becomes the program in the environment. It returns only by ending the process, after it
+// has reported an error.
 func Run() {
-	// Namespaces and capabilities belong to a thread, and it is the thread that
-	// executes the program whose are kept.
+	// Namespaces and capabilities belong to a thread, and those of the executing thread are
+	// kept.
 	runtime.LockOSThread()
-	// The program must not inherit what whoever called us forgot to close.
+	// The program must not inherit descriptors that the caller forgot to close.
 	if err := unix.CloseRange(ErrorFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		syscall.CloseOnExec(ErrorFD) // Linux before 5.11; Go's own descriptors are closed anyway
 	}
@@ -48,8 +48,8 @@ func isPipe(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFIFO
 }
 
-// become does not return unless it fails. What needs root comes before what gives it
-// up, and the directory is entered with the rights that the program will have.
+// become returns only if it fails. Steps that need root come before dropping it. The directory
+// is entered with the permissions that the program will have.
 func become(p Process) error {
 	syscall.Umask(0o022)
 	steps := []func(Process) error{
@@ -83,8 +83,8 @@ func enterNamespaces(p Process) error {
 	return nil
 }
 
-// limitFiles uses package syscall, which then does not put back the limit that the Go
-// runtime found when it started. Nothing is opened by us after it.
+// limitFiles uses package syscall, so that it does not restore the limit that the Go runtime
+// found at its start. No files are opened after it.
 func limitFiles(p Process) error {
 	if p.OpenFiles == 0 {
 		return nil
@@ -96,8 +96,8 @@ func limitFiles(p Process) error {
 	return nil
 }
 
-// adjustScore always writes: what it would inherit is the supervisor's own, which is
-// to be killed last of all.
+// adjustScore always writes the score, because the inherited one is the supervisor's, which
+// makes the kernel kill it last.
 func adjustScore(p Process) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", fmt.Appendln(nil, p.OOMScoreAdj), 0); err != nil {
 		return fmt.Errorf("setting the OOM score to %d: %w", p.OOMScoreAdj, err)
@@ -105,13 +105,13 @@ func adjustScore(p Process) error {
 	return nil
 }
 
-// ownStreams gives the user the pipes and terminals that it is handed: a program
-// that opens /dev/stdout again is checked against the owner, who is root.
+// ownStreams makes the user the owner of the pipes and terminals, because a program that opens
+// /dev/stdout again needs permission, and the owner is root.
 func ownStreams(p Process) error {
 	for fd := range 3 {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil || st.Uid == p.UID || !private(st) {
-			continue // a closed one is nothing to give
+			continue // a closed one needs no owner
 		}
 		if err := unix.Fchown(fd, int(p.UID), -1); err != nil {
 			return fmt.Errorf("handing descriptor %d to user %d: %w", fd, p.UID, err)
@@ -120,10 +120,11 @@ func ownStreams(p Process) error {
 	return nil
 }
 
-// The majors of pseudo terminals, in the kernel's Documentation/admin-guide/devices.txt.
+// The major numbers of pseudo terminals, from the kernel's
+// Documentation/admin-guide/devices.txt.
 const firstPTY, lastPTY = 136, 143
 
-// private says whether a descriptor was made for this process; /dev/null was not.
+// private reports whether a descriptor was created for this process. /dev/null was not.
 func private(st unix.Stat_t) bool {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFIFO:
@@ -135,8 +136,8 @@ func private(st unix.Stat_t) bool {
 	return false
 }
 
-// joinCgroups is the last step that may wait: from here on the limits hold, and one
-// of processes counts our own threads, so that there must be no new ones.
+// joinCgroups is the last step that may block. After it the limits apply. A limit on processes
+// counts our own threads too, so no new ones may start.
 func joinCgroups(p Process) error {
 	for _, file := range p.Cgroups {
 		if filepath.Base(file) != "cgroup.procs" {
@@ -157,10 +158,11 @@ func joinCgroups(p Process) error {
 
 func keepsCapabilities(p Process) bool { return p.UID == 0 && p.KeepCapabilities }
 
-// lastCapability is above any that the kernel could have: sets are 64 bits.
+// lastCapability is at least the highest possible capability: sets have 64 bits.
 const lastCapability = 63
 
-// dropBounding empties the set that bounds what executing a file can give.
+// dropBounding empties the bounding set, which limits the capabilities that executing a file can
+// add.
 func dropBounding(p Process) error {
 	if keepsCapabilities(p) {
 		return nil
@@ -168,7 +170,7 @@ func dropBounding(p Process) error {
 	for c := range uintptr(lastCapability + 1) {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
-			return nil // the kernel's last one was before
+			return nil // beyond the kernel's last capability
 		}
 		if err != nil {
 			return fmt.Errorf("dropping capability %d from the bounding set: %w", c, err)
@@ -177,8 +179,8 @@ func dropBounding(p Process) error {
 	return nil
 }
 
-// setIDs comes before the capabilities are dropped: package syscall changes all
-// threads, and panics when that succeeds for some of them only.
+// setIDs must run before the capabilities are dropped. Package syscall changes all threads, and
+// panics if that succeeds only for some of them.
 func setIDs(p Process) error {
 	groups := make([]int, 0, len(p.Groups))
 	for _, g := range p.Groups {
@@ -200,13 +202,13 @@ func dropCapabilities(p Process) error {
 	if keepsCapabilities(p) {
 		return nil
 	}
-	// Before the sets become empty: the inheritable one is not among those that
-	// the change of the user emptied.
+	// Clear the ambient set before the others, because the inheritable set was not emptied by
+	// the change of the user.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("dropping the ambient capabilities: %w", err)
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData // version 3 is two words a set
+	var none [2]unix.CapUserData // version 3 has two words per set
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		return fmt.Errorf("dropping the capabilities: %w", err)
 	}
@@ -216,8 +218,8 @@ func dropCapabilities(p Process) error {
 	return nil
 }
 
-// enterEnclosed enters the directory with our own rights. Later the process can come
-// back to it only by the names in it.
+// enterEnclosed enters the directory as root. Later the process can return to it only through
+// the names in it.
 func enterEnclosed(p Process) error {
 	if !p.Enclosed {
 		return nil
@@ -242,7 +244,7 @@ func enterDir(p Process) error {
 	return nil
 }
 
-// enterError says why a user cannot enter a directory, and what would help.
+// enterError returns the reason why a user cannot enter a directory, and a remedy.
 func enterError(dir string, uid uint32, err error) error {
 	err = fmt.Errorf("entering the working directory %s as user %d: %w", dir, uid, err)
 	if errors.Is(err, unix.EACCES) {
@@ -251,11 +253,11 @@ func enterError(dir string, uid uint32, err error) error {
 	return err
 }
 
-// defaultPath is for an environment that has no PATH.
+// defaultPath is used if an environment has no PATH.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// execute does what execvp(3) does, but runs no file by a shell that does not ask for
-// one.
+// execute behaves like execvp(3), except that it does not run a script without an interpreter
+// line with a shell.
 func execute(p Process) error {
 	name := p.Argv[0]
 	if strings.Contains(name, "/") {
@@ -267,10 +269,10 @@ func execute(p Process) error {
 		if dir == "" {
 			dir = "."
 		}
-		file := dir + "/" + name // not Join, which would take the "./" away
+		file := dir + "/" + name // not Join, which would remove the "./"
 		err := syscall.Exec(file, p.Argv, p.Env)
 		if errors.Is(err, syscall.EACCES) && denied == nil {
-			denied = refused(file, err) // another directory may have a better one
+			denied = refused(file, err) // another directory may have an executable one
 			continue
 		}
 		if !missing(err) && !errors.Is(err, syscall.EACCES) {
@@ -296,7 +298,7 @@ func missing(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// refused says why the kernel did not execute a file.
+// refused returns the reason why the kernel did not execute a file.
 func refused(file string, err error) error {
 	f := &Failure{Code: CodeNotRunnable, Text: fmt.Sprintf("executing %s: %v", file, err)}
 	_ = errors.As(err, &f.Errno)

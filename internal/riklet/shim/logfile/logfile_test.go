@@ -43,7 +43,7 @@ func TestWriteAndRead(t *testing.T) {
 		w := create(t, dir, attempt+1, Limits{})
 		w.now = func() time.Time { return at.Add(time.Duration(attempt) * time.Hour) }
 		s := w.Stream(Stdout)
-		for _, b := range []byte(text) { // in the smallest pieces
+		for _, b := range []byte(text) { // one byte at a time
 			_, _ = s.Write([]byte{b})
 		}
 		s.Flush()
@@ -166,7 +166,7 @@ func TestAnyPiecesGiveTheSameText(t *testing.T) {
 	})
 }
 
-// signaled tells when it was written to, so that a test need not wait a time.
+// signaled sends on a channel for each write, so that a test need not sleep.
 type signaled struct {
 	bytes.Buffer
 	wrote chan string
@@ -212,7 +212,7 @@ func TestFollowGoesOnOverRotationAndRestart(t *testing.T) {
 	}
 }
 
-// A run that was written to disk and restored goes on in the log that it has.
+// A run that was suspended to disk and restored continues its log.
 func TestTheSameRunGoesOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -243,8 +243,8 @@ func TestTheSameRunGoesOn(t *testing.T) {
 	}
 }
 
-// An instance that is deleted takes its logs with it: who follows one still gets what was
-// written before.
+// Deleting an instance removes its logs. A reader that follows one still gets everything written
+// before.
 func TestFollowReadsWhatIsRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -266,7 +266,7 @@ func TestFollowReadsWhatIsRemoved(t *testing.T) {
 	}
 }
 
-// remover removes a log at the first line that it is given.
+// remover removes a log when it receives the first line.
 type remover struct {
 	bytes.Buffer
 	dir string
@@ -277,7 +277,7 @@ func (r *remover) Write(p []byte) (int, error) {
 	return len(p), os.RemoveAll(r.dir)
 }
 
-// Who reads slowly gets all that there was when the reading began.
+// A slow reader gets all that existed when it began to read.
 func TestReadGoesOnWithoutTheNames(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
@@ -294,7 +294,7 @@ func TestReadGoesOnWithoutTheNames(t *testing.T) {
 	}
 }
 
-// slow is a reader of a log that lets the program write much more before it takes the next piece.
+// slow is a reader of a log. Before each piece it lets the program write much more.
 type slow struct {
 	bytes.Buffer
 	pieces int
@@ -309,7 +309,8 @@ func (s *slow) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// A reader that is slower than the writer of a log is told where lines are missing, each time.
+// A reader that is slower than the writer gets a marker line at each place where lines are
+// missing.
 func TestMissingLinesAreMarked(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ runs, lines int }{"of one run": {1, 500}, "of two runs": {2, 500}, "of several runs": {4, 500}, "of short runs": {4, 30}} {
@@ -367,7 +368,7 @@ func TestMissingLinesAreMarked(t *testing.T) {
 	}
 }
 
-// What was dropped before somebody began to read is not missed.
+// Lines dropped before the reading began are not reported as missing.
 func TestRotationIsNoGap(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -382,7 +383,7 @@ func TestRotationIsNoGap(t *testing.T) {
 	}
 }
 
-// Lines are passed on together: each piece is a message on its way to the user.
+// Lines are passed on together, because each write becomes a message to the user.
 func TestLinesArePassedOnTogether(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -400,7 +401,7 @@ func TestLinesArePassedOnTogether(t *testing.T) {
 	}
 }
 
-// Lines that could not be written are missing, and a line says so.
+// Lines that could not be written are reported by a marker line.
 func TestUnwrittenLinesAreMarked(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -408,7 +409,7 @@ func TestUnwrittenLinesAreMarked(t *testing.T) {
 	s := w.Stream(Stdout)
 	fmt.Fprintln(s, "first")
 	good := w.file
-	bad, err := os.Open(good.Name()) // takes no writes
+	bad, err := os.Open(good.Name()) // open for reading only
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,32 +13,32 @@ import (
 	"time"
 )
 
-// Options choose what Read gives.
+// Options select what Read returns.
 type Options struct {
 	Previous   bool // the run before the latest
 	Timestamps bool
-	Tail       int64     // the last lines only; negative: all
+	Tail       int64     // only the last lines; negative: all
 	Since      time.Time // zero: all
-	// Follow waits for more until ctx ends or Ended reports that no more will
-	// come. Ended is asked before each look for more, so that what was written
-	// before the end is always read, even when the log was removed meanwhile.
+	// Follow waits for more until ctx ends or Ended reports that no more will come. Read calls
+	// Ended before it looks for more, so that it always reads what was written before the end,
+	// even if the log was removed in the meantime.
 	Follow bool
 	Ended  func() bool
 }
 
-// followInterval is how often a followed log is looked at for more.
+// followInterval is the interval of checks of a followed log.
 const followInterval = 100 * time.Millisecond
 
-// ErrNoPrevious says that a container did not run before, or that the log of
-// that run is gone.
+// ErrNoPrevious reports that a container did not run before, or that the log of that run no
+// longer exists.
 var ErrNoPrevious = errors.New("there is no log of an earlier run of the container")
 
-// atOnce is how much text is collected before it is written: what carries it elsewhere has a
-// price for each piece.
+// atOnce is the amount of text to collect before a write, because each write is a message to the
+// user.
 const atOnce = 32 << 10
 
-// Read writes the text of a log to w. A log that does not exist is empty. Where lines were
-// dropped before they were read, because the log is written faster, a line says so.
+// Read writes the text of a log to w. A log that does not exist is empty. If lines were dropped
+// before they were read, because the log is written faster, it writes a marker line.
 func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 	r := &reader{dir: dir, o: o, out: bufio.NewWriterSize(w, atOnce)}
 	defer r.close()
@@ -66,24 +66,24 @@ func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 	}
 }
 
-// reader is a place in a log.
+// reader is a position in a log.
 type reader struct {
 	dir string
 	o   Options
 	out *bufio.Writer
 
-	// files are open from when they were seen, in order: the first is the current one,
-	// of which offset bytes are read. They outlive their names, so that what a deleted
-	// container said last can still be read; and they are as few as a log has, so that
-	// who reads slowly keeps no more than that.
+	// files are opened when they are seen, in order. The first one is the current file, of which
+	// offset bytes are read. An open file stays readable after its name is removed, so the last
+	// output of a deleted container can still be read. There are only as many as a log has,
+	// which limits the disk space that a slow reader keeps in use.
 	files  []*os.File
 	offset int64
-	at     segment // the newest that was opened, or where to begin
-	opened bool    // at was
-	chosen bool    // at is where the wanted last lines begin
-	gaps   []bool  // of each file: something before it was dropped
+	at     segment // the newest that was opened, or the position to begin at
+	opened bool    // whether at was opened
+	chosen bool    // whether at is the beginning of the wanted last lines
+	gaps   []bool  // for each file: whether something before it was dropped
 	run    int     // the only attempt to read; 0: from at on
-	open   bool    // a line that was cut into parts has not ended
+	open   bool    // a line that was split into parts has not ended
 }
 
 func (r *reader) close() {
@@ -92,7 +92,7 @@ func (r *reader) close() {
 	}
 }
 
-// begin finds the segments of the run that is asked for.
+// begin returns the segments of the requested run.
 func (r *reader) begin() ([]segment, error) {
 	found, err := segments(r.dir)
 	if err != nil {
@@ -107,7 +107,7 @@ func (r *reader) begin() ([]segment, error) {
 	attempt := found[len(found)-1].attempt
 	if r.o.Previous {
 		attempt--
-		// Run 0 does not exist, and would be taken for "every run" below.
+		// Run 0 does not exist, and 0 would mean "every run" below.
 		if !slices.ContainsFunc(found, func(s segment) bool { return s.attempt == attempt }) {
 			return nil, ErrNoPrevious
 		}
@@ -119,7 +119,7 @@ func (r *reader) begin() ([]segment, error) {
 	return slices.DeleteFunc(found, func(s segment) bool { return s.attempt != attempt }), nil
 }
 
-// skipToTail moves the place to where the wanted last lines begin.
+// skipToTail moves the position to the beginning of the wanted last lines.
 func (r *reader) skipToTail(of []segment) error {
 	if r.o.Tail < 0 {
 		return nil
@@ -146,8 +146,7 @@ func (r *reader) skipToTail(of []segment) error {
 	return nil
 }
 
-// lineEnds gives the offset after each line of the program: parts of one line
-// count once.
+// lineEnds returns the offset after each line of the program. The parts of one line count once.
 func lineEnds(path string) ([]int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -178,7 +177,7 @@ func lineEnds(path string) ([]int64, error) {
 	}
 }
 
-// drain writes everything there is after the place.
+// drain writes everything after the position.
 func (r *reader) drain(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if len(r.files) < 2 {
@@ -201,14 +200,15 @@ func (r *reader) drain(ctx context.Context) error {
 		if len(r.files) == 1 {
 			return nil
 		}
-		// Its successor was there before it was read to its end: it has grown no more.
+		// Its successor existed before the file was read to its end, so the file no longer
+		// grows.
 		_ = r.files[0].Close()
 		r.files, r.gaps, r.offset = r.files[1:], r.gaps[1:], 0
 	}
 	return nil
 }
 
-// look opens the segments that came since the last look.
+// look opens the segments created since the last look.
 func (r *reader) look() error {
 	found, err := segments(r.dir)
 	if err != nil {
@@ -220,13 +220,13 @@ func (r *reader) look() error {
 		}
 		f, err := os.Open(filepath.Join(r.dir, s.name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // dropped meanwhile
+			continue // dropped in the meantime
 		}
 		if err != nil {
 			return err
 		}
 		if s != r.at && len(r.files) == 0 {
-			r.offset = 0 // where it was to begin is gone
+			r.offset = 0 // the position to begin at no longer exists
 		}
 		r.gaps = append(r.gaps, r.gapBefore(s, found))
 		r.files, r.at, r.opened = append(r.files, f), s, true
@@ -234,9 +234,10 @@ func (r *reader) look() error {
 	return nil
 }
 
-// gapBefore tells whether something between the place and a segment was dropped, or may have
-// been. The oldest are dropped first: nothing is missing after a place that is still there,
-// but the beginning of the next run. What was dropped before the reading began is not missed.
+// gapBefore reports whether something between the position and a segment was dropped, or may
+// have been. The oldest segments are dropped first, so nothing is missing after a position that
+// still exists, except the beginning of the next run. Segments dropped before the reading began
+// do not count.
 func (r *reader) gapBefore(s segment, found []segment) bool {
 	switch {
 	case !r.opened && !r.chosen, s == r.at:
@@ -248,7 +249,7 @@ func (r *reader) gapBefore(s segment, found []segment) bool {
 	}
 }
 
-// Missing is the line that stands for lines that were dropped.
+// Missing is the marker line for dropped lines.
 const Missing = "[rik: lines are missing here: the log was written faster than it was read]"
 
 func (r *reader) missing() error {
@@ -267,7 +268,7 @@ func (s segment) before(t segment) bool {
 	return s.attempt < t.attempt || (s.attempt == t.attempt && s.number < t.number)
 }
 
-// segment writes the rest of the current file, whole lines only.
+// segment writes the rest of the current file, complete lines only.
 func (r *reader) segment() error {
 	if _, err := r.files[0].Seek(r.offset, io.SeekStart); err != nil {
 		return err
@@ -310,7 +311,7 @@ func (r *reader) emit(line []byte) error {
 	return err
 }
 
-// split takes a stored line apart.
+// split parses a stored line.
 func split(line []byte) (stamp, text []byte, full, ok bool) {
 	parts := bytes.SplitN(bytes.TrimSuffix(line, []byte("\n")), []byte(" "), 4)
 	if len(parts) != 4 {

@@ -1,11 +1,9 @@
-// Package logfile keeps the output of one container in bounded files and
-// reads it back.
+// Package logfile writes the output of one container to files of limited size and reads it back.
 //
-// A log is a directory of segments named <attempt>-<segment>.log. Each line is
-// "<RFC 3339 time> <stream> <F|P> <text>": F ends a line of the program, P is a
-// part of one that was too long or had not ended when the program did. The
-// supervisor writes, the agent reads, and neither knows of the other: a segment
-// only grows until its successor exists.
+// A log is a directory of segments named <attempt>-<segment>.log. Each line is "<RFC 3339 time>
+// <stream> <F|P> <text>". F ends a line of the program. P is a part of a line that was too long,
+// or that had not ended when the program did. The supervisor writes and the agent reads, without
+// communication between them: a segment grows only until its successor exists.
 package logfile
 
 import (
@@ -28,8 +26,7 @@ const (
 	Stderr = "stderr"
 )
 
-// maxLine is where a line without an end is cut into parts: the size that
-// CRI logs use.
+// maxLine is the length at which a line is split into parts, the same as in CRI logs.
 const maxLine = 16 << 10
 
 // segment is one file of a log.
@@ -45,7 +42,7 @@ func parseSegment(name string) (segment, bool) {
 	return segment{attempt, number}, ok && ok2 && err1 == nil && err2 == nil
 }
 
-// segments lists the files of a log in the order they were written.
+// segments returns the files of a log in the order in which they were written.
 func segments(dir string) ([]segment, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +66,7 @@ func segments(dir string) ([]segment, error) {
 	return found, nil
 }
 
-// Limits bound a log. The zero value means the defaults.
+// Limits limit a log. The zero value means the defaults.
 type Limits struct {
 	Bytes int64 // of one segment; default 10 MiB
 	Files int   // segments kept of one run; default 3
@@ -91,22 +88,21 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Writer writes the log of one run. Its streams may be written from different
-// goroutines.
+// Writer writes the log of one run. Different goroutines may write to its streams.
 type Writer struct {
 	dir    string
 	limits Limits
 	now    func() time.Time
 
-	mu      sync.Mutex // guards what follows: lines of two streams stay whole
+	mu      sync.Mutex // guards the fields below, and keeps lines of two streams from mixing
 	file    *os.File
 	current segment
 	size    int64
-	lost    error // the last error; the program must not wait for a full disk
-	torn    bool  // the last line was written in part
+	lost    error // the last error; a full disk must not block the program
+	torn    bool  // the last line was written partially
 }
 
-// Create begins the log of a run and drops the runs before the previous one.
+// Create begins the log of a run and removes the logs of runs before the previous one.
 func Create(dir string, attempt int, limits Limits) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -121,7 +117,7 @@ func Create(dir string, attempt int, limits Limits) (*Writer, error) {
 	}
 	for _, s := range found {
 		if s.attempt == attempt {
-			w.current = s // the newest is the last
+			w.current = s // the last one is the newest
 		}
 	}
 	if err := w.openLocked(); err != nil {
@@ -171,8 +167,7 @@ func (w *Writer) rotateLocked() error {
 	})
 }
 
-// line appends one line in a single write, so that a reader sees it whole or
-// not at all.
+// line appends one line in a single write, so that a reader sees all of it or nothing.
 func (w *Writer) line(stream string, text []byte, full bool) {
 	tag := " P "
 	if full {
@@ -206,7 +201,7 @@ func (w *Writer) line(stream string, text []byte, full bool) {
 	}
 }
 
-// Unwritten is the line that stands for lines that could not be written, such as on a full disk.
+// Unwritten is the marker line for lines that could not be written, for example on a full disk.
 const Unwritten = "[rik: lines are missing here: the log could not be written]"
 
 func (w *Writer) appendLine(buf []byte, stream, tag string, text []byte) []byte {
@@ -215,7 +210,7 @@ func (w *Writer) appendLine(buf []byte, stream, tag string, text []byte) []byte 
 	return append(append(buf, text...), '\n')
 }
 
-// Close ends the log and tells the last error of writing it.
+// Close ends the log and returns the last write error.
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -227,18 +222,18 @@ func (w *Writer) Close() error {
 	return err
 }
 
-// Stream gives the writer of one stream. Its Write never fails and never
-// blocks on anything but the disk: a program must not die of its log.
+// Stream returns the writer of one stream. Its Write never fails and blocks only for the disk,
+// because logging errors must not affect the program.
 func (w *Writer) Stream(name string) *Stream { return &Stream{log: w, name: name} }
 
-// Stream cuts bytes into lines.
+// Stream splits output into lines.
 type Stream struct {
 	log  *Writer
 	name string
 	rest []byte
 }
 
-// Write takes output as it comes, in whatever pieces.
+// Write accepts output in pieces of any size.
 func (s *Stream) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
@@ -258,7 +253,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Flush writes a line that has not ended.
+// Flush writes an incomplete line.
 func (s *Stream) Flush() {
 	if len(s.rest) > 0 {
 		s.log.line(s.name, s.rest, false)

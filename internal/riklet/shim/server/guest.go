@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// guestStartTimeout bounds the wait for a guest that neither starts a process
-	// nor refuses to. Making a root under software emulation takes seconds.
+	// guestStartTimeout is the timeout for a guest that neither starts a process nor refuses to.
+	// Building a root under software emulation takes seconds.
 	guestStartTimeout = 2 * time.Minute
-	// guestSignalTimeout bounds the wait for a guest that takes no signal.
+	// guestSignalTimeout is the timeout for a guest that does not accept a signal.
 	guestSignalTimeout = 30 * time.Second
-	// codeLost is the exit code of what ended with its microVM: as if killed.
+	// codeLost is the exit code of a process that ended with its microVM, the same as if killed.
 	codeLost = 128 + int(syscall.SIGKILL)
 )
 
-// runGuest runs a process in the guest of the line, with its output into the log.
+// runGuest runs a process in the linked guest, and writes its output to the log.
 func (s *Server) runGuest(ctx context.Context, o shim.Start) (*live, error) {
 	s.mu.Lock()
 	l := s.line
@@ -42,7 +42,7 @@ func (s *Server) runGuest(ctx context.Context, o shim.Start) (*live, error) {
 		return nil, errors.Join(err, out.finish(time.Now()))
 	}
 	return &live{
-		out: out, // its number in the guest is none of the node's
+		out: out, // no PID, because its number in the guest has no meaning on the node
 		wait: func() end {
 			defer close(done)
 			return l.endOf(running.Wait())
@@ -55,7 +55,7 @@ func (s *Server) runGuest(ctx context.Context, o shim.Start) (*live, error) {
 	}, nil
 }
 
-// runIn gives the start a time limit; the process lives until the channel ends.
+// runIn limits the time of the start. The process lives until the channel ends.
 func (l *line) runIn(start context.Context, p guest.Process, streams guest.Streams) (guest.Running, error) {
 	ctx, cancel := context.WithCancelCause(l.ctx)
 	timer := time.AfterFunc(guestStartTimeout, func() {
@@ -79,7 +79,7 @@ func (l *line) runIn(start context.Context, p guest.Process, streams guest.Strea
 	return lasting{running, cancel}, nil
 }
 
-// lasting ends the context of a process when that has ended.
+// lasting cancels the context of a process when the process has ended.
 type lasting struct {
 	guest.Running
 	cancel context.CancelCauseFunc
@@ -97,8 +97,8 @@ func (l *line) endOf(e guest.Exit, err error) end {
 	return end{code: e.Code, oomKilled: e.OOMKilled}
 }
 
-// blame names the end of the channel, if that is why a stream failed: by itself the
-// stream just ends.
+// blame adds the end of the channel to an error, if that is why a stream failed. The stream
+// itself only ends.
 func (l *line) blame(err error) error {
 	select {
 	case <-l.session.Done():
@@ -110,18 +110,18 @@ func (l *line) blame(err error) error {
 	return err
 }
 
-// streams are the log, as what a process in a guest writes to.
+// streams returns writers to the log for a process in a guest.
 func (o *output) streams(tty bool, done <-chan struct{}) guest.Streams {
 	s := guest.Streams{Stdout: o.sink(logfile.Stdout), Stderr: o.sink(logfile.Stderr)}
 	if tty {
-		// The end of its input would be the end of a shell at the terminal, which
-		// nobody has typed.
+		// If the input ended, a shell at the terminal would exit although the user did not end
+		// it.
 		s.Stdin = silence(done)
 	}
 	return s
 }
 
-// silence is an input that says nothing until the channel is closed.
+// silence is an input without data. It ends when the channel is closed.
 type silence <-chan struct{}
 
 func (s silence) Read([]byte) (int, error) {

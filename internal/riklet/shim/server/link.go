@@ -15,11 +15,11 @@ import (
 	"rik.dev/rik/internal/riklet/shim"
 )
 
-// session is what the supervisor needs of a guest's channel: guest.Session.
+// session has the methods of guest.Session that the supervisor uses.
 type session interface {
-	// Open opens a stream. Its Close waits for nobody, also not for the guest.
+	// Open opens a stream. The stream's Close never blocks, not even for the guest.
 	Open(ctx context.Context) (net.Conn, error)
-	// Done is closed when the session has ended, whoever ended it.
+	// Done is closed when the session has ended, on either side.
 	Done() <-chan struct{}
 	Close() error
 }
@@ -27,40 +27,40 @@ type session interface {
 func connectGuest(ctx context.Context, c guest.Channel) (session, error) {
 	s, err := guest.Connect(ctx, c)
 	if err != nil {
-		return nil, err // not s, which would be a session that is no nil
+		return nil, err // not s, because a nil pointer in the interface is not nil
 	}
 	return s, nil
 }
 
 const (
-	// defaultTimeout is for a Link without any: a guest boots in seconds, under
-	// software emulation in tens of them.
+	// defaultTimeout is for a Link without a timeout. A guest boots in seconds, and under
+	// software emulation in tens of seconds.
 	defaultTimeout = 2 * time.Minute
-	// lentStreams is how many connections others may have to the guest at once. It
-	// leaves the supervisor's own runs and signals some of the wire.Streams.
+	// lentStreams is how many connections other processes may have to the guest at the same
+	// time. It reserves some of the wire.Streams for the supervisor's own runs and signals.
 	lentStreams = wire.Streams - 64
-	// openTimeout bounds the wait of one connection for its stream.
+	// openTimeout is the timeout for opening the stream of one connection.
 	openTimeout = 30 * time.Second
-	// acceptPause keeps a lack of descriptors from filling the disk with complaints.
+	// acceptPause limits the rate of log lines if the process runs out of file descriptors.
 	acceptPause = time.Second
 )
 
 var errChannelEnded = errors.New("the channel to the microVM's guest has ended: the microVM is gone, or its init is")
 
-// line is the channel to a guest, from the order to take it until it has ended.
+// line is the channel to a guest, from the request to open it until it has ended.
 type line struct {
 	order shim.Link
-	ready chan struct{} // closed when the guest has answered, or has not
-	ended chan struct{} // closed when nothing of it is left
-	// What follows is written before ready is closed. session is nil if err is not.
+	ready chan struct{} // closed when the guest has answered, or failed to
+	ended chan struct{} // closed when all of it has been released
+	// The following fields are written before ready is closed. session is nil if err is set.
 	err     error
 	session session
 	guest   guest.Guest
-	// ctx ends with the session; runs in the guest live as long.
+	// ctx ends with the session. Runs in the guest use it.
 	ctx context.Context //nolint:containedctx // it is the session's life, as a value
 }
 
-// open says whether the guest can be talked to.
+// open reports whether the guest can be reached.
 func (l *line) open() bool {
 	select {
 	case <-l.ready:
@@ -70,8 +70,7 @@ func (l *line) open() bool {
 	}
 }
 
-// link takes hold of the guest's channel and lends it. An order that is being obeyed,
-// or was, is found again.
+// link opens the guest's channel and shares it. A repeated request finds the existing line.
 func (s *Server) link(o shim.Link) error {
 	l, mine, err := s.lineFor(o)
 	if err != nil {
@@ -86,7 +85,7 @@ func (s *Server) link(o shim.Link) error {
 	return l.err
 }
 
-// lineFor gives the line of an order, and whether the caller has to hold it.
+// lineFor returns the line of a request, and whether the caller must run it.
 func (s *Server) lineFor(o shim.Link) (*line, bool, error) {
 	for {
 		s.mu.Lock()
@@ -101,7 +100,7 @@ func (s *Server) lineFor(o shim.Link) (*line, bool, error) {
 		select {
 		case <-l.ready:
 			if !l.open() {
-				<-l.ended // and take its place
+				<-l.ended // and replace it
 				continue
 			}
 		default:
@@ -113,7 +112,7 @@ func (s *Server) lineFor(o shim.Link) (*line, bool, error) {
 	}
 }
 
-// hold is the life of a line.
+// hold runs a line until its end.
 func (s *Server) hold(l *line) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer func() {
@@ -150,7 +149,7 @@ func (s *Server) hold(l *line) {
 	lent.Wait()
 }
 
-// take waits for the guest and makes the socket.
+// take waits for the guest and creates the socket.
 func (s *Server) take(ctx context.Context, l *line) (*net.UnixListener, error) {
 	timeout := time.Duration(l.order.TimeoutMillis) * time.Millisecond
 	if timeout <= 0 {
@@ -184,7 +183,7 @@ func lendAt(path string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// lend gives every connection a stream of its own.
+// lend opens a stream for every connection.
 func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -211,8 +210,8 @@ func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
 	}
 }
 
-// splice joins a connection and a new stream until one of them ends: the protocol has
-// no use for halves of either.
+// splice connects a connection and a new stream until one of them ends. The protocol does not
+// use half-closed streams.
 func (l *line) splice(ctx context.Context, conn *net.UnixConn) {
 	opening, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("the guest gave no stream within %v", openTimeout))
 	stream, err := l.session.Open(opening)
@@ -234,14 +233,14 @@ func (l *line) splice(ctx context.Context, conn *net.UnixConn) {
 	group.Wait()
 }
 
-// pour copies with a buffer that is small, because there may be hundreds.
+// pour copies with a small buffer, because there may be hundreds.
 func pour(to io.Writer, from io.Reader) {
-	// The interfaces hide methods by which io would choose a way, and a buffer, of
-	// its own. An error is the end of one of the two, which is all that it says.
+	// The wrappers hide methods with which io would use its own buffer. An error means only that
+	// one of the two has ended.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 8<<10))
 }
 
-// decline answers in the guest's place, for a stream that it never sees.
+// decline answers a connection itself, without a stream to the guest.
 func decline(conn *net.UnixConn, err error) {
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	_ = wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(fmt.Errorf("(its supervisor) %w", err))})

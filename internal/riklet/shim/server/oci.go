@@ -16,14 +16,14 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// runContainer calls the OCI runtime with the pipes of the log; what runs is the
-// process that it leaves behind.
+// runContainer calls the OCI runtime with the pipes of the log. The runtime exits and leaves the
+// container's process.
 func (s *Server) runContainer(ctx context.Context, o shim.Start) (*live, error) {
 	out, err := newOutput(o)
 	if err != nil {
 		return nil, err
 	}
-	s.reaper.begin() // unknown ends are kept until we know which is ours
+	s.reaper.begin() // keep exits of unknown processes until the container's PID is known
 	defer s.reaper.finish()
 	pid, err := s.call(ctx, o, out)
 	if err != nil {
@@ -32,13 +32,14 @@ func (s *Server) runContainer(ctx context.Context, o shim.Start) (*live, error) 
 	return s.child(pid, s.reaper.wait(pid), out), nil
 }
 
-// call runs the runtime and gives the number of the container's process. What a runtime
-// that is called off leaves behind, of the container too, dies with its cgroup.
+// call runs the runtime and returns the container's process ID. If a runtime is canceled, the
+// processes that it leaves, also those of the container, are killed with its cgroup.
 func (s *Server) call(ctx context.Context, o shim.Start, out *output) (pid int, err error) {
 	for _, file := range []string{o.PIDFile, o.RuntimeLog} {
 		_ = os.Remove(file) // of an earlier attempt
 	}
-	// Only the path: what keeps the supervisor small would make a runtime slow.
+	// Only the path: the supervisor's other settings, which keep it small, would make a runtime
+	// slow.
 	attr := &syscall.ProcAttr{Env: []string{"PATH=" + os.Getenv("PATH")}, Files: out.childFDs(), Sys: &syscall.SysProcAttr{Setsid: true}}
 	runtime, ended, err := s.reaper.spawn(o.Argv, attr)
 	out.closeChildFDs()
@@ -66,8 +67,8 @@ func (s *Server) call(ctx context.Context, o shim.Start, out *output) (pid int, 
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// refusal is why a program was not executed: what the runtime's process wrote where the
-// program would have written, with what helps.
+// refusal returns the reason why a program was not executed: the text that the runtime's process
+// wrote to the program's output, with a remedy.
 func refusal(o shim.Start) string {
 	var text bytes.Buffer
 	err := logfile.Read(context.Background(), o.LogDir, logfile.Options{Tail: 1}, &text)
@@ -84,10 +85,10 @@ func refusal(o shim.Start) string {
 	return why[:min(len(why), maxComplaint)]
 }
 
-// maxComplaint bounds what is told of a runtime's words, in bytes.
+// maxComplaint limits the text from a runtime, in bytes.
 const maxComplaint = 2000
 
-// complaint is what the runtime's log says, in the form ": reason".
+// complaint returns the error in the runtime's log, in the form ": reason".
 func complaint(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -12,23 +12,24 @@ import (
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
-// drainTimeout is how long output is read after the first process has ended.
-// The rest of the container is dead by then; only a descriptor that it passed
-// to somebody else could keep a pipe open.
+// drainTimeout is how long output is read after the first process has ended. The other processes
+// of the container are dead by then. Only a descriptor passed to another process could keep a
+// pipe open.
 const drainTimeout = 2 * time.Second
 
-// output carries what a container writes into its log.
+// output writes a container's output to its log.
 type output struct {
 	log     *logfile.Writer
 	pumps   sync.WaitGroup
 	sources []*os.File
-	sinks   []*logfile.Stream // of somebody else, who has stopped writing by the finish
-	child   []*os.File        // what the runtime gets as 0, 1 and 2
+	// of writers outside output, which have stopped by the time of finish
+	sinks   []*logfile.Stream
+	child   []*os.File // the runtime's descriptors 0, 1 and 2
 	console *shim.Console
-	early   *int // the runtime's exit code, when it came before the terminal
+	early   *int // the runtime's exit code, if it exited before the terminal arrived
 }
 
-// newLog is output without a child of the supervisor that makes it.
+// newLog returns an output without a child process of the supervisor.
 func newLog(o shim.Start) (*output, error) {
 	log, err := logfile.Create(o.LogDir, o.Attempt, o.LogLimits)
 	if err != nil {
@@ -59,7 +60,7 @@ func newOutput(o shim.Start) (*output, error) {
 	return out, nil
 }
 
-// sink is for one goroutine, until finish.
+// sink returns a writer for one goroutine, until finish.
 func (o *output) sink(stream string) io.Writer {
 	sink := o.log.Stream(stream)
 	o.sinks = append(o.sinks, sink)
@@ -80,15 +81,14 @@ func (o *output) pump(source *os.File, stream string) {
 	o.sources = append(o.sources, source)
 	o.pumps.Go(func() {
 		sink := o.log.Stream(stream)
-		// A terminal ends with EIO, a pipe with EOF, a stuck one with its
-		// deadline: all of them are just the end.
+		// A terminal ends with EIO, a pipe with EOF, a stuck one with its deadline. All of them
+		// only mean the end.
 		_, _ = io.CopyBuffer(sink, struct{ io.Reader }{source}, make([]byte, 8<<10))
 		sink.Flush()
 	})
 }
 
-// childFDs gives the descriptors to hand down. Fd makes them blocking, which is
-// what a program expects of its output.
+// childFDs returns the descriptors for the child. Fd makes them blocking, as programs expect.
 func (o *output) childFDs() []uintptr {
 	var fds []uintptr
 	for _, f := range o.child {
@@ -104,12 +104,10 @@ func (o *output) closeChildFDs() {
 	o.child = nil
 }
 
-// consoleTimeout bounds the wait for a runtime that neither hands a terminal
-// over nor ends.
+// consoleTimeout is the timeout for a runtime that neither sends a terminal nor ends.
 const consoleTimeout = 2 * time.Minute
 
-// receive takes the terminal. A runtime that ends without giving one must not
-// be waited for.
+// receive receives the terminal. It does not wait for one if the runtime has ended.
 func (o *output) receive(ended <-chan exit) error {
 	type result struct {
 		file *os.File
@@ -149,7 +147,7 @@ func (o *output) result(ended <-chan exit) int {
 	return (<-ended).code
 }
 
-// finish reads what is left until the deadline and closes everything.
+// finish reads the remaining output until the deadline and closes everything.
 func (o *output) finish(deadline time.Time) error {
 	o.closeChildFDs()
 	if o.console != nil {

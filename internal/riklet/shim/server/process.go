@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/riklet/shim/launch"
 )
 
-// launchTimeout bounds the wait for a process that neither runs its program nor
-// ends: a cgroup that is frozen holds it up.
+// launchTimeout is the timeout for a process that neither runs its program nor ends, for example
+// in a frozen cgroup.
 const launchTimeout = 2 * time.Minute
 
 // runProcess runs a plain process with the pipes of the log.
@@ -47,10 +47,11 @@ func (s *Server) spawnProcess(ctx context.Context, p launch.Process, out *output
 	}
 	defer sent.Close()
 	attr := &syscall.ProcAttr{
-		Dir: "/", Env: launch.Environ(p), Files: append(out.childFDs(), send.Fd()), // its place is launch.ErrorFD
+		// its position is launch.ErrorFD
+		Dir: "/", Env: launch.Environ(p), Files: append(out.childFDs(), send.Fd()),
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	}
-	// Our own file, also when another has taken its path since.
+	// /proc/self/exe is our own file, even if another file has its path now.
 	pid, ended, err := s.reaper.spawn([]string{"/proc/self/exe", launch.Word}, attr)
 	out.closeChildFDs()
 	_ = send.Close()

@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper takes the ends of all children: the runtimes that were called, the
-// containers' processes, which become ours when their runtime ends, and other
-// orphans, which nobody asks for.
+// reaper waits for all children: the runtimes, the containers' processes, which become children
+// of the supervisor when their runtime exits, and other orphans, whose exits are dropped.
 type reaper struct {
 	sigs chan os.Signal
 
-	mu      sync.Mutex // guards what follows; held while a child is reaped or signaled
+	mu      sync.Mutex // guards the fields below; held while a child is reaped or signaled
 	waiting map[int]chan exit
-	// strays are ends that nobody waits for yet. A container may end before its
-	// start has learned its number; they are kept only while one is under way.
+	// strays are exits without a waiter. A container may end before the start has read its PID.
+	// They are kept only while a start is in progress.
 	strays   map[int]exit
 	starting int
 }
 
-// exit is how a process ended.
+// exit describes how a process ended.
 type exit struct {
-	code int // as a shell has it
-	// unexecuted: it was still the runtime's own, and not yet the container's program.
+	code int // as in a shell
+	// unexecuted means that the process was still the runtime's and had not executed the
+	// container's program.
 	unexecuted bool
 }
 
@@ -60,7 +60,7 @@ func (r *reaper) reap() {
 		if pid <= 0 {
 			return
 		}
-		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // until it is reaped
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // before it is reaped
 		var status syscall.WaitStatus
 		for {
 			if _, err := syscall.Wait4(pid, &status, 0, nil); !errors.Is(err, syscall.EINTR) {
@@ -73,11 +73,11 @@ func (r *reaper) reap() {
 	}
 }
 
-// runcInit is the name of runc's own process in a container, up to the moment at which it
-// executes the container's program. When that fails it can tell nobody but its stderr.
+// runcInit is the name of runc's process in a container until it executes the container's
+// program. If that fails, it can report the error only on its stderr.
 const runcInit = "runc:[2:INIT]"
 
-// ended gives a child that has ended and is to be reaped; 0: there is none.
+// ended returns a child that has ended and must be reaped, or 0 if there is none.
 func ended() int {
 	for {
 		var info unix.Siginfo
@@ -88,8 +88,8 @@ func ended() int {
 		if err != nil {
 			return 0
 		}
-		// si_pid is the fifth word of the siginfo_t of 64-bit machines: the union that it
-		// is in holds pointers.
+		// si_pid is the fifth word of siginfo_t on 64-bit machines, because the union around it
+		// contains pointers.
 		return int((*[5]int32)(unsafe.Pointer(&info))[4])
 	}
 }
@@ -97,7 +97,7 @@ func ended() int {
 func (r *reaper) endedLocked(pid int, e exit) {
 	if waiter := r.waiting[pid]; waiter != nil {
 		delete(r.waiting, pid)
-		waiter <- e // has room for the one value that it ever gets
+		waiter <- e // the buffer has room for its only value
 		return
 	}
 	if r.starting > 0 {
@@ -105,7 +105,7 @@ func (r *reaper) endedLocked(pid int, e exit) {
 	}
 }
 
-// exitCode is what a shell would say: 128+n for signal n.
+// exitCode returns the exit code as in a shell: 128+n for signal n.
 func exitCode(status syscall.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -113,7 +113,7 @@ func exitCode(status syscall.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// begin and finish enclose a start, in which ends of unknown children are kept.
+// begin and finish enclose a start. Between them, the exits of unknown children are kept.
 func (r *reaper) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +128,7 @@ func (r *reaper) finish() {
 	}
 }
 
-// spawn starts a child and gives its number and the channel of its end.
+// spawn starts a child. It returns its PID and the channel for its exit.
 func (r *reaper) spawn(argv []string, attr *syscall.ProcAttr) (int, <-chan exit, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,7 +139,7 @@ func (r *reaper) spawn(argv []string, attr *syscall.ProcAttr) (int, <-chan exit,
 	return pid, r.waitLocked(pid), nil
 }
 
-// wait gives the channel of the end of a child that another made.
+// wait returns the channel for the exit of a child that another process started.
 func (r *reaper) wait(pid int) <-chan exit {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,8 +157,8 @@ func (r *reaper) waitLocked(pid int) <-chan exit {
 	return ended
 }
 
-// kill signals a child that has not been reaped, or its group if target is -pid; for
-// one that has it does nothing, since its number may be another's by now.
+// kill signals a child that has not been reaped, or its group if target is -pid. For a reaped
+// child it does nothing, because the PID may belong to another process now.
 func (r *reaper) kill(pid, target int, sig syscall.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

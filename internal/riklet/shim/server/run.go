@@ -17,37 +17,37 @@ import (
 // run is one run of a container.
 type run struct {
 	shim.Container
-	live *live // set when its process exists, or did
-	// launched is closed when it is known whether it runs; then failed is set for
-	// good and may be read without the lock.
+	live *live // set once its process exists
+	// launched is closed when it is known whether the process runs. After that, failed does not
+	// change and may be read without the lock.
 	launched chan struct{}
 	failed   error
-	// callOff ends its launch, if that goes on.
+	// callOff cancels its launch, if that is in progress.
 	callOff context.CancelCauseFunc
 }
 
-// errCalledOff is why a start fails whose container was sent SIGKILL before it ran.
+// errCalledOff is the error of a start whose container received SIGKILL before it ran.
 var errCalledOff = errors.New("the start was called off: it was to be killed before it ran")
 
-// live is what runs, of whatever kind.
+// live is a running process of any kind.
 type live struct {
 	pid int
-	// wait returns once, when it has ended, and before out is finished.
+	// wait returns when the process has ended. It may be called once, before out is finished.
 	wait func() end
-	// signal does nothing when it has ended.
+	// signal does nothing if the process has ended.
 	signal func(syscall.Signal) error
 	out    *output
 }
 
-// end is how a run ended.
+// end describes how a run ended.
 type end struct {
 	code      int
 	oomKilled bool
 	message   string
-	neverRan  bool // its last words say why
+	neverRan  bool // its last output has the reason
 }
 
-// child is a process whose end the reaper takes.
+// child is a process whose exit the reaper reports.
 func (s *Server) child(pid int, ended <-chan exit, out *output) *live {
 	return &live{
 		pid: pid, out: out,
@@ -59,8 +59,8 @@ func (s *Server) child(pid int, ended <-chan exit, out *output) *live {
 	}
 }
 
-// start runs a container. The same attempt again finds what the first made: an
-// agent that died while it waited asks twice.
+// start runs a container. If the attempt exists already, it returns that run, because an agent
+// that died while waiting repeats its request.
 func (s *Server) start(o shim.Start) (shim.Container, error) {
 	s.mu.Lock()
 	if old := s.containers[o.Container]; old != nil && (old.Attempt == o.Attempt || !old.Exited) {
@@ -102,11 +102,11 @@ func (s *Server) start(o shim.Start) (shim.Container, error) {
 	return s.latest(r), nil
 }
 
-// launcher runs one kind of process, and returns once it runs. When the context ends
-// before that it ends what it has begun, and its error is the cause.
+// launcher starts one kind of process, and returns once it runs. If the context ends before
+// that, it kills what it has started and returns the cause.
 type launcher func(context.Context, shim.Start) (*live, error)
 
-// kind gives what runs the one kind of process that is ordered.
+// kind returns the launcher for the requested kind of process.
 func (s *Server) kind(o shim.Start) (launcher, error) {
 	switch {
 	case len(o.Argv) > 0 && o.Process == nil && o.Guest == nil:
@@ -132,11 +132,12 @@ func (s *Server) latest(r *run) shim.Container {
 	return r.Container
 }
 
-// watch waits for the end of a run, makes it durable and tells it.
+// watch waits for the end of a run, saves it durably and reports it.
 func (s *Server) watch(o shim.Start, r *run) {
 	how := r.live.wait()
 	finished := time.Now()
-	// What it wrote comes before its end: who sees the end sees the whole log.
+	// Finish the log before the exit is reported, so that a client that sees the exit can read
+	// the whole log.
 	lost := r.live.out.finish(finished.Add(drainTimeout))
 	c := s.latest(r)
 	c.Exited, c.ExitCode, c.FinishedAt = true, how.code, finished
@@ -157,7 +158,7 @@ func (s *Server) watch(o shim.Start, r *run) {
 	s.leave()
 }
 
-// writeDurable replaces the file at once or not at all.
+// writeDurable replaces the file atomically.
 func writeDurable(path string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {

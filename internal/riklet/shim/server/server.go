@@ -1,5 +1,5 @@
-// Package server is the inside of the supervisor process, cmd/rik-shim. See
-// package shim for what it promises.
+// Package server is the code of the supervisor process, cmd/rik-shim. Package shim documents its
+// behavior.
 package server
 
 import (
@@ -26,15 +26,15 @@ type Server struct {
 	reaper *reaper
 	end    chan struct{}
 	once   sync.Once
-	group  sync.WaitGroup // all that Run waits for
-	// connect reaches a guest.
+	group  sync.WaitGroup // everything that Run waits for
+	// connect connects to a guest.
 	connect func(context.Context, guest.Channel) (session, error)
 
-	mu         sync.Mutex // guards what follows; not held across I/O
+	mu         sync.Mutex // guards the fields below; not held across I/O
 	containers map[string]*run
 	peers      map[*peer]bool
-	line       *line // nil while no guest is wanted
-	terminated bool  // it was sent SIGTERM
+	line       *line // nil if there is no link
+	terminated bool  // whether it received SIGTERM
 }
 
 func newServer() *Server {
@@ -44,7 +44,7 @@ func newServer() *Server {
 	}
 }
 
-// Run is the whole life of the supervisor process.
+// Run runs the supervisor until its end.
 func Run(settings shim.Settings, listener *net.UnixListener) error {
 	s := newServer()
 	if err := prepare(settings); err != nil {
@@ -65,8 +65,8 @@ func Run(settings shim.Settings, listener *net.UnixListener) error {
 	return err
 }
 
-// awaitTermination notes a SIGTERM. A machine that shuts down sends it to all that are
-// left, and waits for those that stay: by systemd's default for a minute and a half.
+// awaitTermination waits for SIGTERM. A machine that shuts down sends it to all remaining
+// processes, and waits for those that stay: with systemd, for a minute and a half by default.
 func (s *Server) awaitTermination(terminate <-chan os.Signal) {
 	select {
 	case <-terminate:
@@ -78,8 +78,8 @@ func (s *Server) awaitTermination(terminate <-chan os.Signal) {
 	}
 }
 
-// leave ends a supervisor that was sent SIGTERM once it has nothing to do: no container
-// runs, and no agent is there that may start one.
+// leave ends a supervisor that has received SIGTERM once it is idle: no container runs, and no
+// agent is connected that could start one.
 func (s *Server) leave() {
 	s.mu.Lock()
 	idle := s.terminated && len(s.peers) == 0 && !s.busyLocked()
@@ -92,11 +92,10 @@ func (s *Server) leave() {
 // finish ends Run.
 func (s *Server) finish() { s.once.Do(func() { close(s.end) }) }
 
-// prepare makes this process what containers expect of their parent.
+// prepare sets up this process as the parent of containers.
 func prepare(settings shim.Settings) error {
-	// A terminal that hangs up or a machine that shuts down must not end the
-	// containers before their own turn. A handler, not SIG_IGN: a child would
-	// inherit the latter.
+	// A terminal that hangs up or a machine that shuts down must not end the containers before
+	// they are stopped. Use a handler instead of SIG_IGN, because children inherit the latter.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
 	if err := signals.Restore(); err != nil {
 		return err
@@ -104,8 +103,8 @@ func prepare(settings shim.Settings) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("becoming the parent of orphans: %w", err)
 	}
-	// Killing the supervisor frees 4 MB and loses the Pod: last of all. Not
-	// allowed inside some sandboxes, and then not essential.
+	// Killing the supervisor would free only 4 MB and lose the Pod, so it must be killed last.
+	// Some sandboxes do not allow this setting; it is not essential.
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-999"), 0)
 	if settings.Hostname != "" {
 		if err := unix.Sethostname([]byte(settings.Hostname)); err != nil {
@@ -121,9 +120,9 @@ func prepare(settings shim.Settings) error {
 	return nil
 }
 
-// lowestPort is the lowest port of the network namespace that programs without
-// CAP_NET_BIND_SERVICE may listen on: an instance has no ports but its own to protect, and
-// containerd and Docker set the same. The namespace of the node is never touched.
+// lowestPort sets the lowest port in the network namespace on which programs without
+// CAP_NET_BIND_SERVICE may listen. An instance has only its own ports, so none need protection;
+// containerd and Docker do the same. The namespace of the node is never changed.
 // https://www.kernel.org/doc/html/latest/networking/ip-sysctl.html
 const lowestPort = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 
@@ -145,10 +144,11 @@ func loopbackUp() error {
 	return nil
 }
 
-// join leaves the agent's cgroups. The first migration after a while waits, under the
-// kernel's lock of all of them, for the end of an RCU grace period and for one more (8 ms
-// and more at 250 ticks a second); those soon after it do not wait (cgroup_threadgroup_rwsem,
-// a percpu_rw_semaphore). Done at once, it is over when runc moves the first container.
+// join moves the supervisor out of the agent's cgroups. The first migration after a while waits,
+// under the kernel's lock of all cgroups, for two RCU grace periods (8 ms and more at 250 ticks
+// a second). Migrations soon after it do not wait (cgroup_threadgroup_rwsem, a
+// percpu_rw_semaphore). join runs early, so that this wait is over when runc moves the first
+// container.
 func join(procs []string) {
 	for _, file := range procs {
 		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
@@ -176,7 +176,7 @@ func (s *Server) accept(listener *net.UnixListener) {
 // peer is one connection.
 type peer struct {
 	conn *net.UnixConn
-	mu   sync.Mutex // keeps messages whole
+	mu   sync.Mutex // keeps messages from mixing
 	enc  *json.Encoder
 }
 
@@ -184,11 +184,11 @@ func (p *peer) send(m shim.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.enc.Encode(m) != nil {
-		_ = p.conn.Close() // its reader ends and takes it off the list
+		_ = p.conn.Close() // its reader then ends and removes it from the list
 	}
 }
 
-// serve greets, then obeys until the connection ends.
+// serve sends the greeting, then handles requests until the connection ends.
 func (s *Server) serve(p *peer) {
 	defer p.conn.Close()
 	s.mu.Lock()
@@ -199,7 +199,7 @@ func (s *Server) serve(p *peer) {
 		hello.Containers = append(hello.Containers, c)
 	}
 	s.peers[p] = true
-	p.mu.Lock() // the greeting comes before any end that is told from now on
+	p.mu.Lock() // the greeting must come before the first reported exit
 	s.mu.Unlock()
 	err := p.enc.Encode(shim.Message{Hello: &hello})
 	p.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *Server) obey(p *peer) {
 		if dec.Decode(&r) != nil {
 			return
 		}
-		// Side by side: a signal must not wait for a start.
+		// Handle requests concurrently: a signal must not wait for a start.
 		group.Go(func() {
 			m := s.handle(r)
 			m.ID = r.ID
@@ -259,7 +259,7 @@ func (s *Server) handle(r shim.Request) shim.Message {
 	return shim.Message{}
 }
 
-// exitCodeOf is a StartError's.
+// exitCodeOf returns the exit code for a StartError.
 func exitCodeOf(err error) int {
 	var f *launch.Failure
 	switch {
@@ -288,8 +288,8 @@ func (s *Server) busyLocked() bool {
 	return false
 }
 
-// signal passes a signal on; what has ended meanwhile ignores it. What does not run yet
-// has nothing to hear it, but SIGKILL ends its start.
+// signal sends a signal to a container. If the process has ended, it does nothing. A process
+// that does not run yet cannot receive signals, but SIGKILL cancels its start.
 func (s *Server) signal(name string, sig syscall.Signal) error {
 	s.mu.Lock()
 	r := s.containers[name]
@@ -309,7 +309,7 @@ func (s *Server) signal(name string, sig syscall.Signal) error {
 	return r.live.signal(sig)
 }
 
-// send tells every peer of an end.
+// send reports an exit to every peer.
 func (s *Server) send(c shim.Container) {
 	s.mu.Lock()
 	peers := make([]*peer, 0, len(s.peers))
