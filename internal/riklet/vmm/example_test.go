@@ -8,7 +8,8 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// A driver never starts the VMM. The caller runs what Prepare returns, and connects to it.
+// A driver never starts the VMM. The caller runs the process that Prepare returns, and connects
+// to it.
 func ExampleDriver() {
 	run := func(ctx context.Context, driver vmm.Driver, m vmm.Machine) error {
 		if err := driver.Validate(m); err != nil {

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// MaxVCPUs is what Firecracker can give; qemu's microvm could do more.
+	// MaxVCPUs is Firecracker's limit; qemu's microvm would allow more.
 	MaxVCPUs = 32
-	// MaxMemory is beyond what a node of ours has, and below what overflows anything.
+	// MaxMemory is more than any node has, and small enough not to overflow.
 	MaxMemory = 1 << 40
-	// MaxDisks and MaxNICs keep every VMM within its interrupts (Firecracker has 19).
+	// MaxDisks and MaxNICs keep every VMM within its number of interrupts (Firecracker has 19).
 	MaxDisks = 12
-	// MaxNICs is a limit too: see MaxDisks.
+	// MaxNICs has the same reason as MaxDisks.
 	MaxNICs = 2
-	// MaxCommandLine leaves room for a driver's own words within the 2048 bytes that
-	// an x86 kernel takes.
+	// MaxCommandLine leaves room for a driver's own parameters within the 2048 bytes that an x86
+	// kernel accepts.
 	MaxCommandLine = 1500
-	// MaxDir leaves room for a driver's socket: sun_path has 108 bytes with its NUL.
+	// MaxDir leaves room for the name of a driver's socket: sun_path has 108 bytes with its NUL.
 	MaxDir = 80
 )
 
@@ -32,8 +32,8 @@ var (
 	tapPattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`)
 )
 
-// Validate reports every problem that a machine has with any VMM, as ErrInvalid. It
-// looks at the files that the machine names, and changes nothing.
+// Validate reports every problem that a machine has with any VMM, as ErrInvalid. It checks the
+// files of the machine, and changes nothing.
 func (m Machine) Validate() error {
 	var p problems
 	if !idPattern.MatchString(m.ID) {
@@ -120,7 +120,7 @@ func (m Machine) validateNICs(p *problems) {
 			p.add("interface %d has the TAP or the address of another", i)
 		}
 		seen[n.TAP], seen[mac.String()] = true, true
-		// 68 is the least that IPv4 allows (RFC 791); virtio has 16 bits.
+		// 68 is the minimum in IPv4 (RFC 791); virtio has 16 bits.
 		if n.MTU != 0 && (n.MTU < 68 || n.MTU > 65535) {
 			p.add("the MTU %d of interface %d is not 68 to 65535", n.MTU, i)
 		}
@@ -130,7 +130,7 @@ func (m Machine) validateNICs(p *problems) {
 	}
 }
 
-// problems collects what is wrong, so that a user sees all of it at once.
+// problems collects errors, so that a user sees all of them at once.
 type problems []error
 
 func (p *problems) add(format string, args ...any) {
@@ -144,7 +144,7 @@ func (p *problems) err() error {
 	return fmt.Errorf("%w: %w", ErrInvalid, errors.Join(*p...))
 }
 
-// file wants a regular file at an absolute path.
+// file requires a regular file at an absolute path.
 func (p *problems) file(what, path string) {
 	if !clean(path) {
 		p.add("%s: %q is not a clean absolute path", what, path)

@@ -1,11 +1,11 @@
-// Package vmm is the contract with a virtual machine monitor: what a microVM is made
-// of, and what can be asked of it while it runs.
+// Package vmm is the contract with a virtual machine monitor: the parts of a microVM, and the
+// operations on it while it runs.
 //
-// A driver starts nothing by itself: it says which process the instance's supervisor
-// is to run (Process), so that a VM outlives the agent like every other instance, and
-// connects to it afterward (Connect), as often as agents come and go. Drivers hold no
-// state but what lies in Machine.Dir. internal/riklet/vmm/vmmtest is what every driver
-// has to pass; qemu, firecracker and vmmfake are the drivers.
+// A driver starts nothing by itself. It returns the process for the instance's supervisor to run
+// (Prepare), so that a VM outlives the agent like every other instance. Any agent can connect to
+// it afterward (Connect). Drivers have no state except the files in Machine.Dir.
+// internal/riklet/vmm/vmmtest is the conformance suite of all drivers; qemu, firecracker and
+// vmmfake are the drivers.
 package vmm
 
 import (
@@ -17,80 +17,80 @@ import (
 )
 
 var (
-	// ErrUnavailable is returned by Probe when this machine cannot run the driver; the
-	// text says what is missing and what to install or allow.
+	// ErrUnavailable is returned by Probe if this machine cannot run the driver. The text says
+	// what is missing and what to install or allow.
 	ErrUnavailable = errors.New("this machine cannot run microVMs")
-	// ErrUnsupported is returned for what a driver cannot do.
+	// ErrUnsupported is returned for operations that a driver does not have.
 	ErrUnsupported = errors.New("the VMM cannot do that")
-	// ErrGone is returned when no VMM answers any more.
+	// ErrGone is returned if no VMM answers.
 	ErrGone = errors.New("the VMM is gone")
 	// ErrInvalid is returned for a Machine that no VMM could run.
 	ErrInvalid = errors.New("invalid machine")
 )
 
-// Machine is a microVM. Its ID is an instance's UID: the same Machine always means the
-// same VM.
+// Machine is a microVM. Its ID is an instance's UID: the same Machine always means the same VM.
 type Machine struct {
 	ID string
-	// Dir is an absolute directory for sockets and whatever else the driver needs. It
-	// exists, is short enough for unix sockets (MaxDir) and belongs to this machine
-	// alone. What is above it may be closed to UID (launch.Process.Enclosed).
+	// Dir is an absolute directory for sockets and other files of the driver. It exists, is
+	// short enough for unix sockets (MaxDir) and belongs only to this machine. UID may lack
+	// access to the directories above it (launch.Process.Enclosed).
 	Dir string
-	// Kernel and Initramfs are files; CommandLine is added to what the driver needs.
+	// Kernel and Initramfs are files. CommandLine is added to the driver's own parameters.
 	Kernel, Initramfs string
 	CommandLine       string
 	VCPUs             int   // 1 to 32
 	MemoryBytes       int64 // at least MinMemory
 	Disks             []Disk
 	NICs              []NIC
-	// UID and GID are the VMM's own, unlike any other machine's; it runs without root.
+	// UID and GID are the VMM's. Each machine has different ones. They must not be root's.
 	UID, GID uint32
 	// Cgroups are the cgroup.procs files that the VMM joins.
 	Cgroups []string
-	// Restore is the directory of a snapshot to go on from; empty: boot.
+	// Restore is the directory of a snapshot to restore; empty means boot.
 	Restore string
 }
 
-// MinMemory is the least that boots Debian's cloud kernel with our init.
+// MinMemory is the minimum that boots Debian's cloud kernel with rik's init.
 const MinMemory = 96 << 20
 
 // Disk is a raw image.
 type Disk struct {
-	ID string // [a-z0-9-]{1,20}; the guest finds it by this, or by its place
-	// Path is a file: of a writable disk Prepare makes UID the owner, a read-only one
-	// must be readable for all (the directories above it may be closed).
+	ID string // [a-z0-9-]{1,20}; the guest finds the disk by this, or by its position
+	// Path is a file. Prepare makes UID the owner of a writable disk. A read-only one must be
+	// readable for all; the directories above it need not be.
 	Path     string
 	ReadOnly bool
-	// Limits; 0: none.
+	// Limits; 0 means none.
 	BytesPerSecond, OperationsPerSecond int64
 }
 
 // NIC is a network interface.
 type NIC struct {
-	// TAP is a device of the network namespace that the VMM is started in, which
-	// Machine.UID may open.
+	// TAP is a device in the network namespace in which the VMM starts. Machine.UID must have
+	// permission to open it.
 	TAP string
 	MAC string
 	MTU int
-	// Limits in bytes per second, as the guest sees them; 0: none.
+	// Limits in bytes per second, from the guest's point of view; 0 means none.
 	ReceiveBytesPerSecond, TransmitBytesPerSecond int64
 }
 
-// Capabilities are what Probe found.
+// Capabilities are the result of Probe.
 type Capabilities struct {
 	// Version of the VMM.
 	Version string
 	// Accelerator is "kvm", or "tcg" for software emulation.
 	Accelerator string
-	// Guest tells that a guest was really booted, not only asked for.
+	// Guest means that a guest has really booted in the probe.
 	Guest bool
-	// Snapshot: VMs can be written to disk and restored.
+	// Snapshot means that VMs can be written to disk and restored.
 	Snapshot bool
-	// RateLimits of disks and network are kept.
+	// DiskLimits and NetworkLimits mean that the driver enforces rate limits of disks and
+	// network.
 	DiskLimits, NetworkLimits bool
 }
 
-// State of a VM.
+// State is the state of a VM.
 type State string
 
 // The states of a VM that answers.
@@ -101,50 +101,50 @@ const (
 	StateShutdown   State = "Shutdown" // the guest powered off; the process ends soon
 )
 
-// Metrics of a VM by its VMM; zero where it does not count.
+// Metrics are the VMM's counters of a VM; zero if it does not count.
 type Metrics struct {
 	DiskReadBytes, DiskWriteBytes        uint64
 	DiskReads, DiskWrites                uint64
-	NetworkReceived, NetworkTransmitted  uint64 // bytes, as the guest sees them
-	MemoryBytes                          uint64 // that the guest was given
-	Exits                                uint64 // returns from the guest to the VMM
+	NetworkReceived, NetworkTransmitted  uint64 // bytes, from the guest's point of view
+	MemoryBytes                          uint64 // assigned to the guest
+	Exits                                uint64 // exits from the guest to the VMM
 	VCPUNanos                            uint64 // time of its virtual processors on the node's
 	BalloonBytes                         uint64
 	PageFaults, SeccompFaults, PanicCode uint64
 }
 
-// Driver knows one VMM. Its methods may be called from any goroutine.
+// Driver controls one kind of VMM. It is safe for concurrent use.
 type Driver interface {
 	Name() string
-	// Probe finds out, once and by booting a guest where it can, whether and how this
-	// machine runs VMs. ErrUnavailable names what is missing.
+	// Probe finds out whether and how this machine runs VMs, if possible by booting a guest. It
+	// does that once. ErrUnavailable names what is missing.
 	Probe(ctx context.Context) (Capabilities, error)
-	// Validate reports every problem of a machine, ErrInvalid.
+	// Validate reports every problem of a machine, as ErrInvalid.
 	Validate(m Machine) error
-	// Prepare makes the files that the VMM needs in m.Dir and gives what is to be run.
-	// Its standard output and error are the VMM's and the guest's serial console.
+	// Prepare creates the files that the VMM needs in m.Dir and returns the process to run. Its
+	// standard output and error are those of the VMM and of the guest's serial console.
 	Prepare(ctx context.Context, m Machine) (launch.Process, error)
-	// Connect reaches the VMM of a machine whose process was started, and waits for
-	// its socket until ctx ends. ErrGone when there is none.
+	// Connect connects to the VMM of a machine whose process was started, and waits for its
+	// socket until ctx ends. It returns ErrGone if there is none.
 	Connect(ctx context.Context, m Machine) (VM, error)
-	// Channel is where the guest's channel is reached, once it was started.
+	// Channel returns the guest's channel. It works once the guest was started.
 	Channel(m Machine) guest.Channel
-	// Cleanup removes what Prepare made. The VMM must have ended. Twice is once.
+	// Cleanup removes what Prepare created. The VMM must have ended. It may be repeated.
 	Cleanup(ctx context.Context, m Machine) error
 }
 
-// VM is a connection to a running VMM. Any goroutine may use it.
+// VM is a connection to a running VMM. It is safe for concurrent use.
 type VM interface {
-	// Start boots the guest, or lets a restored one go on. One that runs is no error.
+	// Start boots the guest, or resumes a restored one. It is not an error if it runs already.
 	Start(ctx context.Context) error
 	State(ctx context.Context) (State, error)
-	// Pause and Resume stop and continue the guest's processors. Twice is once.
+	// Pause and Resume stop and continue the guest's processors. They may be repeated.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
-	// Snapshot writes a paused VM's memory and devices into an empty directory. Its
-	// disks are not part of it: they must not be written until the VM goes on.
+	// Snapshot writes a paused VM's memory and devices into an empty directory. Its disks are
+	// not part of it: they must not be written until the VM continues.
 	Snapshot(ctx context.Context, dir string) error
-	// Shutdown asks the guest to power off, as a power button does.
+	// Shutdown requests that the guest powers off, like a power button.
 	Shutdown(ctx context.Context) error
 	Metrics(ctx context.Context) (Metrics, error)
 	// Close ends the connection, not the VM.

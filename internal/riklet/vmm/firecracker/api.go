@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/internal/socket"
 )
 
-// The bodies of Firecracker's API as this driver uses it, from the published
+// The bodies of Firecracker's API, as far as this driver uses it, from the published
 // src/firecracker/swagger/firecracker.yaml.
 type (
 	machineConfig struct {
@@ -88,13 +88,13 @@ type (
 )
 
 const (
-	// maxAnswer bounds what a compromised VMM can make us keep; an honest answer here
-	// has some hundred bytes.
+	// maxAnswer limits the memory that a compromised VMM can use here. An honest answer has some
+	// hundred bytes.
 	maxAnswer = 64 << 10
 	maxFault  = 300
 )
 
-// Fault is what Firecracker said of a request that it refused.
+// Fault is Firecracker's error for a request that it refused.
 type Fault struct {
 	Request string
 	Status  int
@@ -105,7 +105,7 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("Firecracker refused %s (%d): %s", f.Request, f.Status, f.Text)
 }
 
-// api asks one Firecracker. It keeps no connection.
+// api sends requests to one Firecracker. It keeps no connection.
 type api struct {
 	path string
 	uid  uint32
@@ -136,8 +136,8 @@ func (a api) do(ctx context.Context, method, path string, body, out any) error {
 	return check(method+" "+path, status, answer, out)
 }
 
-// exchange sends a request on a connection of its own. net/http's client would read
-// ahead, log what it did not ask for, follow redirects and try again.
+// exchange sends a request on a new connection. It does not use net/http's client, because that
+// would read ahead, write to the log, follow redirects and retry.
 func (a api) exchange(ctx context.Context, request *http.Request) (int, []byte, error) {
 	conn, err := socket.Connect(ctx, a.path, a.uid)
 	if err != nil {
@@ -177,7 +177,7 @@ func check(request string, status int, answer []byte, out any) error {
 	return &Fault{Request: request, Status: status, Text: fmt.Sprintf("%.*q", maxFault, fault.Message)}
 }
 
-// failure says what it means that no answer came.
+// failure converts the error of a request without an answer.
 func (a api) failure(ctx context.Context, request string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", request, context.Cause(ctx))
@@ -198,7 +198,7 @@ func (a api) info(ctx context.Context) (instanceInfo, error) {
 	return i, err
 }
 
-// perSecond is a bucket that refills once a second; nil is no limit.
+// perSecond returns a bucket that refills once a second. For no limit it returns nil.
 func perSecond(n int64) *tokenBucket {
 	if n <= 0 {
 		return nil

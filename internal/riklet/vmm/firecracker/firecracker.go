@@ -1,11 +1,11 @@
-// Package firecracker runs microVMs with Firecracker, always under its jailer: a root
-// directory, a mount namespace and a user of each machine's own, and devices that the
-// jailer makes in there.
+// Package firecracker runs microVMs with Firecracker, always with its jailer. Each machine has
+// its own root directory, mount namespace and user, and devices that the jailer creates in the
+// root.
 //
-// The API is spoken by a small client of our own. The SDK for Go (1.0.0, of 2022, the
-// newest) starts the processes itself, which is the supervisor's part here, does not
-// know the entropy device nor the overrides of a restore, and brings a generated client
-// with some twenty modules into the agent. What the API wants is checked by apitest.
+// The package has a small client for the API. The SDK for Go (1.0.0, of 2022, the newest) starts
+// the processes itself, which is the supervisor's task here. It lacks the entropy device and the
+// overrides of a restore, and adds a generated client with some twenty modules to the agent.
+// apitest checks the client's requests against the API.
 package firecracker
 
 import (
@@ -32,25 +32,26 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/internal/stage"
 )
 
-// EnvLocation names Firecracker's program, or the directory that it lies in; the jailer
-// lies beside it.
+// EnvLocation is the environment variable for Firecracker's program or its directory. The jailer
+// must be in the same directory.
 const EnvLocation = "FIRECRACKER_LOCATION"
 
-// Config says what the driver works with.
+// Config configures the driver.
 type Config struct {
-	// Location is a file or a directory; empty: EnvLocation, the PATH and the working
-	// directory are looked through, in this order.
+	// Location is a file or a directory. If empty, EnvLocation, the PATH and the working
+	// directory are searched in this order.
 	Location string
-	// Kernel and Initramfs are what Probe boots.
+	// Kernel and Initramfs are the files that Probe boots.
 	Kernel, Initramfs string
-	// JailDir is where the jails are made: on a file system that allows devices and
-	// programs, best the one of the disks, which are then linked into the jails, and on
-	// which a snapshot's memory is written. Empty: in each machine's directory.
+	// JailDir is the directory of the jails. Its file system must allow devices and programs. It
+	// should be the file system of the disks, because disks are then linked into the jails.
+	// Firecracker also writes the memory of a snapshot there. If empty, the jails are in each
+	// machine's directory.
 	JailDir string
-	// ProbeDir is where Probe makes its machine's directory: beside those of other
-	// machines. Empty: the system's directory for temporary files.
+	// ProbeDir is where Probe creates its machine's directory: next to those of other machines.
+	// If empty, it is the system's directory for temporary files.
 	ProbeDir string
-	// NoGuest has Probe look only for the programs: Capabilities.Guest stays false.
+	// NoGuest makes Probe check only for the programs: Capabilities.Guest stays false.
 	NoGuest bool
 	Logger  *slog.Logger
 }
@@ -61,14 +62,14 @@ type Driver struct {
 
 	mu    sync.Mutex // held while probing
 	found *found
-	// refused is why the last probe failed, and holds until then.
+	// refused is the error of the last probe. It is returned until refusedUntil.
 	refused      error
 	refusedUntil time.Time
 }
 
 var _ vmm.Driver = (*Driver)(nil)
 
-// New makes a driver. Nothing is run or looked for yet.
+// New returns a driver. It does not search or run any program yet.
 func New(c Config) (*Driver, error) {
 	if c.JailDir != "" && !filepath.IsAbs(c.JailDir) {
 		return nil, fmt.Errorf("the directory of jails, %q, is not absolute", c.JailDir)
@@ -79,7 +80,7 @@ func New(c Config) (*Driver, error) {
 	return &Driver{config: c}, nil
 }
 
-// Name is "firecracker".
+// Name returns "firecracker".
 func (d *Driver) Name() string { return "firecracker" }
 
 // Names in a jail, and in a machine's directory.
@@ -94,14 +95,14 @@ const (
 	outDir      = "snapshot-out"
 	inDir       = "snapshot-in"
 
-	// linkFile leads to the jail: its own path is too long for a socket's.
+	// linkFile is a link to the jail, because the jail's own path is too long for a socket.
 	linkFile    = "vmm"
 	jailsDir    = "jails"
 	startedFile = "vmm-started"
 	countsFile  = "vmm-counts"
 )
 
-// jails is where the jailer makes the jails of this machine and others.
+// jails returns the directory in which the jailer creates the jails of this machine and others.
 func (d *Driver) jails(m vmm.Machine) string {
 	if d.config.JailDir != "" {
 		return d.config.JailDir
@@ -109,13 +110,13 @@ func (d *Driver) jails(m vmm.Machine) string {
 	return filepath.Join(m.Dir, jailsDir)
 }
 
-// execName is what the jailer calls the directory of all jails, after the program.
+// execName is the jailer's name for the directory of all jails, after the program.
 const execName = "firecracker"
 
 func (d *Driver) cell(m vmm.Machine) string { return filepath.Join(d.jails(m), execName, m.ID) }
 
-// newRoot is the root of a jail that is to be made, root that of the machine's: it may have
-// been made when the directory of jails was another.
+// newRoot returns the root of a new jail. root returns the root of the machine's present jail,
+// which may be in an earlier directory of jails.
 func (d *Driver) newRoot(m vmm.Machine) string { return filepath.Join(d.cell(m), "root") }
 
 func (d *Driver) root(m vmm.Machine) string {
@@ -130,7 +131,7 @@ func (d *Driver) api(m vmm.Machine) api {
 	return api{path: filepath.Join(m.Dir, linkFile, apiSocket), uid: m.UID}
 }
 
-// Channel is the vsock device's socket.
+// Channel returns the vsock device's socket.
 func (d *Driver) Channel(m vmm.Machine) guest.Channel {
 	return guest.Channel{Socket: filepath.Join(m.Dir, linkFile, guestSocket), VsockPort: guest.VsockPort}
 }
@@ -147,7 +148,7 @@ func (d *Driver) Validate(m vmm.Machine) error {
 	return errors.Join(errs...)
 }
 
-// elf refuses a compressed kernel: on x86 Firecracker boots the bare one.
+// elf refuses a compressed kernel, because on x86 Firecracker boots only uncompressed ones.
 func elf(kernel string) error {
 	if runtime.GOARCH != "amd64" {
 		return nil
@@ -164,8 +165,8 @@ func elf(kernel string) error {
 	return nil
 }
 
-// Prepare makes the jail and says how the jailer is started. It runs as root, and gives
-// that up for the machine's user when the jail stands.
+// Prepare creates the jail and returns the process of the jailer. The jailer runs as root, and
+// changes to the machine's user when the jail is ready.
 func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
 	if err := d.Validate(m); err != nil {
 		return launch.Process{}, err
@@ -187,11 +188,12 @@ func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
 			f.Jailer, "--id", m.ID, "--exec-file", f.Binary,
 			"--uid", strconv.FormatUint(uint64(m.UID), 10), "--gid", strconv.FormatUint(uint64(m.GID), 10),
 			"--chroot-base-dir", d.jails(m), "--cgroup-version", version, "--parent-cgroup", parentCgroup(version, m),
-			// Without a level, all that Firecracker does is said on the guest's console.
+			// Without a level, Firecracker writes everything that it does to the guest's
+			// console.
 			"--", "--api-sock", "/" + apiSocket, "--level", "Warning",
 		},
 		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
-		// The jailer pivots the root, makes devices and changes its user.
+		// The jailer pivots the root, creates devices and changes its user.
 		Root: true, KeepCapabilities: true,
 		Cgroups: m.Cgroups,
 	}, nil
@@ -199,7 +201,7 @@ func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroupVersion is the machine's. The jailer is asked for no group of its own: the
+// cgroupVersion returns the machine's cgroup version. The jailer creates no cgroup, because the
 // process is in the instance's already.
 func cgroupVersion() string {
 	var s unix.Statfs_t
@@ -209,12 +211,12 @@ func cgroupVersion() string {
 	return "1"
 }
 
-// noCgroup is the name of a cgroup that nobody makes.
+// noCgroup is the name of a cgroup that does not exist.
 const noCgroup = "rik-none"
 
-// parentCgroup is the cgroup in which the jailer would make one. With version 2 and nothing to
-// make it moves itself into the parent, if that exists ("firecracker" without the option):
-// it is told the one that it is in, which is the machine's.
+// parentCgroup returns the parent cgroup for the jailer. With version 2 and no cgroup to create,
+// the jailer moves itself into the parent if that exists ("firecracker" without the option).
+// Therefore it gets the cgroup that it is in, the machine's.
 func parentCgroup(version string, m vmm.Machine) string {
 	if version != "2" {
 		return noCgroup
@@ -227,13 +229,13 @@ func parentCgroup(version string, m vmm.Machine) string {
 	return noCgroup
 }
 
-// build makes the jail, with everything that the machine names linked into it.
+// build creates the jail, with links to all files of the machine.
 func (d *Driver) build(m vmm.Machine) error {
 	if err := d.remove(m); err != nil {
 		return err
 	}
 	owner, root := stage.Owner{UID: m.UID, GID: m.GID}, d.newRoot(m)
-	// Closed to the VMMs of others; its own never leaves root.
+	// Closed to the VMMs of other machines. The machine's own VMM never leaves root.
 	if err := os.MkdirAll(d.cell(m), 0o700); err != nil {
 		return err
 	}
@@ -249,7 +251,8 @@ func (d *Driver) build(m vmm.Machine) error {
 	if err := fill(m, root, owner); err != nil {
 		return err
 	}
-	// A file would grow by some kilobytes a minute for as long as the VM lives.
+	// Use a pipe, because a file would grow by some kilobytes a minute for as long as the VM
+	// lives.
 	fifo := filepath.Join(root, metricsFile)
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		return fmt.Errorf("making a pipe for metrics: %w", err)
@@ -287,11 +290,12 @@ func fill(m vmm.Machine, root string, owner stage.Owner) error {
 	return nil
 }
 
-// driveID names a disk by its place: Firecracker takes no hyphens, and gives the guest
-// no serial number of ours.
+// driveID names a disk by its position: Firecracker accepts no hyphens, and does not pass a
+// serial number to the guest.
 func driveID(index int) string { return fmt.Sprintf("disk%d", index) }
 
-// devices refuses a place where the jailer's devices or the program in the jail would not work.
+// devices refuses a directory in which the jailer's devices or the program in the jail would not
+// work.
 func devices(dir string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -314,7 +318,7 @@ func devices(dir string) error {
 
 // Cleanup removes the jail.
 func (d *Driver) Cleanup(_ context.Context, m vmm.Machine) error {
-	// Nothing else of the machine is looked at: these two make the paths.
+	// Only these two fields are checked, because only they become part of paths.
 	if !filepath.IsAbs(m.Dir) || filepath.Base(m.ID) != m.ID || m.ID == "." || m.ID == ".." {
 		return fmt.Errorf("%w: the directory %q or the ID %q is none", vmm.ErrInvalid, m.Dir, m.ID)
 	}
@@ -334,7 +338,7 @@ func (d *Driver) remove(m vmm.Machine) error {
 	return errors.Join(errs...)
 }
 
-// find looks for Firecracker and its jailer.
+// find searches for Firecracker and its jailer.
 func (c Config) find() (binary, jailer string, err error) {
 	location := c.Location
 	if location == "" {

@@ -18,8 +18,8 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// TestPrivilegedFirecracker runs the conformance suite against the stand-in, which holds
-// every request against the published API and boots no guest.
+// TestPrivilegedFirecracker runs the conformance suite against the fake, which checks every
+// request against the published API and boots no guest.
 func TestPrivilegedFirecracker(t *testing.T) {
 	privileged.Require(t)
 	kernel, initramfs := files(t)
@@ -29,7 +29,7 @@ func TestPrivilegedFirecracker(t *testing.T) {
 	})
 }
 
-// files are a kernel and an initramfs of which nothing is executed.
+// files creates a kernel and an initramfs that are not executable.
 func files(t *testing.T) (kernel, initramfs string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,8 +51,8 @@ func standIn(t *testing.T) *Driver {
 	return d
 }
 
-// TestPrivilegedInterfaces has a machine with every kind of device and limit configured
-// and restored under other TAPs, which the suite's machines do not have.
+// TestPrivilegedInterfaces configures a machine with every kind of device and limit, and
+// restores it with other TAPs. The suite's machines do not have these.
 func TestPrivilegedInterfaces(t *testing.T) {
 	privileged.Require(t)
 	d, m := standIn(t), machine(t)
@@ -70,7 +70,7 @@ func TestPrivilegedInterfaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The stand-in adds the same with every line: sums double.
+	// The fake adds the same values with every line, so the sums double.
 	if first.DiskReadBytes == 0 || second.DiskReadBytes != 2*first.DiskReadBytes || second.NetworkReceived != 20 || second.Exits != 20 {
 		t.Errorf("Metrics() went from %+v to %+v, want sums of what each line adds", first, second)
 	}
@@ -90,7 +90,8 @@ func TestPrivilegedInterfaces(t *testing.T) {
 	}
 }
 
-// TestPrivilegedConfigureAgain has an agent die between the configuration and the start.
+// TestPrivilegedConfigureAgain simulates an agent that dies between the configuration and the
+// start.
 func TestPrivilegedConfigureAgain(t *testing.T) {
 	privileged.Require(t)
 	d, m := standIn(t), machine(t)
@@ -108,7 +109,7 @@ func TestPrivilegedConfigureAgain(t *testing.T) {
 	}
 }
 
-// standInOf is the stand-in of another version, with jails in a directory of their own.
+// standInOf returns a driver with the fake of another version and a new directory of jails.
 func standInOf(t *testing.T, version string) *Driver {
 	t.Helper()
 	d, err := New(Config{Location: apitest.ProgramsOf(t, version), JailDir: t.TempDir(), NoGuest: true, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
@@ -118,7 +119,7 @@ func standInOf(t *testing.T, version string) *Driver {
 	return d
 }
 
-// Since 1.14 Firecracker refuses a pipe for metrics that nobody reads.
+// Since 1.14 Firecracker refuses a metrics pipe without a reader.
 func TestPrivilegedMetricsNeedAReader(t *testing.T) {
 	privileged.Require(t)
 	v := vmmtest.Start(t, standInOf(t, "1.14.0"), machine(t))
@@ -130,8 +131,8 @@ func TestPrivilegedMetricsNeedAReader(t *testing.T) {
 	}
 }
 
-// A version that could not restore a machine refuses its snapshot before anything is written,
-// and one that is too old is not used at all.
+// A version that cannot restore a machine refuses its snapshot before anything is written. An
+// older version is not used at all.
 func TestPrivilegedOldVersions(t *testing.T) {
 	privileged.Require(t)
 	d := standInOf(t, "1.11.9")
@@ -157,8 +158,8 @@ func TestPrivilegedOldVersions(t *testing.T) {
 	}
 }
 
-// The probe and every machine use the directory of jails: one in which a jail does not work is
-// refused by both.
+// The probe and all machines use the directory of jails. Both refuse one in which a jail does
+// not work.
 func TestPrivilegedJailsNeedDevicesAndPrograms(t *testing.T) {
 	privileged.Require(t)
 	for _, option := range []uintptr{unix.MS_NODEV, unix.MS_NOEXEC} {
@@ -192,12 +193,12 @@ func TestPrivilegedJailsNeedDevicesAndPrograms(t *testing.T) {
 	}
 }
 
-// A machine whose jail was made in another directory goes on, and is removed.
+// A machine whose jail is in an earlier directory of jails continues, and is removed at the end.
 func TestPrivilegedJailsOfBefore(t *testing.T) {
 	privileged.Require(t)
 	d, m := standInOf(t, apitest.Version), machine(t)
 	before := d.config.JailDir
-	t.Cleanup(func() { // after that of the machine
+	t.Cleanup(func() { // runs after the cleanup of the machine
 		if entries, err := os.ReadDir(filepath.Join(before, execName)); len(entries) > 0 {
 			t.Errorf("left: %v, %v", entries, err)
 		}
@@ -230,8 +231,8 @@ func TestTheJailerStaysInTheMachinesCgroup(t *testing.T) {
 	}
 }
 
-// What a guest's console says is the guest's: Firecracker's own log at its default level would
-// fill it.
+// The guest's console must have only the guest's output. Firecracker's own log at its default
+// level would fill it.
 func TestPrivilegedTheConsoleIsTheGuests(t *testing.T) {
 	privileged.Require(t)
 	p, err := standIn(t).Prepare(t.Context(), machine(t))

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// maxMetrics bounds what is read at once: a pipe holds 64 kB.
+	// maxMetrics limits one read: a pipe holds 64 kB.
 	maxMetrics = 1 << 20
-	// maxCount is beyond what any honest counter rises by between two looks, and keeps
-	// sums from overflowing.
+	// maxCount is more than any honest counter can increase between two reads. It prevents
+	// overflows of the sums.
 	maxCount = 1 << 50
 )
 
-// report is one line of Firecracker's metrics, as far as it is of interest here. Its
-// counters tell what was added since the line before.
+// report is one line of Firecracker's metrics with the fields that are used here. Its counters
+// are the increments since the line before.
 type report struct {
 	Block struct {
 		ReadBytes  uint64 `json:"read_bytes"`
@@ -49,9 +49,9 @@ type report struct {
 	} `json:"seccomp"`
 }
 
-// Metrics has Firecracker write its counters, and adds them to what they were: the sums
-// are kept in the machine's directory, for agents to come. Lines that nobody read while
-// the pipe was full are not in them.
+// Metrics makes Firecracker write its counters, and adds them to the sums. The sums are stored
+// in the machine's directory, so that later agents can continue them. Lines that were lost while
+// the pipe was full are not included.
 func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	v.counting.Lock()
 	defer v.counting.Unlock()
@@ -74,7 +74,7 @@ func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	}
 	for line := range bytes.Lines(lines) {
 		var r report
-		// A line that was cut when the pipe was full says nothing.
+		// Ignore a line that was cut because the pipe was full.
 		if json.Unmarshal(line, &r) == nil {
 			r.addTo(&m)
 		}
@@ -86,7 +86,8 @@ func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	return m, write(filepath.Join(v.m.Dir, countsFile), b)
 }
 
-// openPipe opens the pipe in the jail, and nothing that a VMM may have put in its place.
+// openPipe opens the pipe in the jail. It refuses any other file that a VMM may have put in its
+// place.
 func (v *VM) openPipe() (*os.File, error) {
 	jail, err := os.OpenRoot(v.d.root(v.m))
 	if err != nil {
@@ -106,9 +107,9 @@ func (v *VM) openPipe() (*os.File, error) {
 	return f, nil
 }
 
-// drain reads what is in the pipe now.
+// drain reads the present content of the pipe.
 func drain(pipe *os.File) ([]byte, error) {
-	// In the past already: a read gives what is there, or fails at once.
+	// The deadline is very near: a read returns the data that exists, or fails soon.
 	if err := pipe.SetReadDeadline(time.Now().Add(poll)); err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (v *VM) sums() (vmm.Metrics, error) {
 	return m, err
 }
 
-// addTo adds the counters, none of them by more than can be.
+// addTo adds the counters, with a maximum for each.
 func (r report) addTo(m *vmm.Metrics) {
 	for to, by := range map[*uint64]uint64{
 		&m.DiskReadBytes: r.Block.ReadBytes, &m.DiskWriteBytes: r.Block.WriteBytes,

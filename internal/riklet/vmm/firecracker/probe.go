@@ -21,25 +21,25 @@ import (
 
 const (
 	kvmDevice = "/dev/kvm"
-	// timeout is far more than a guest needs to boot under KVM.
+	// timeout is much longer than a guest needs to boot under KVM.
 	timeout     = 15 * time.Second
 	refusal     = time.Minute
 	probeMemory = 192 << 20
 	nobody      = 65534
-	// probeDir is no name of an instance.
+	// probeDir is not a valid name of an instance.
 	probeDir = ".probe-"
-	// handshake bounds the line that the vsock device answers.
+	// handshake limits the line that the vsock device answers.
 	handshake = 64
 )
 
-// found is what a probe found.
+// found is the result of a probe.
 type found struct {
 	Binary, Jailer string
 	Capabilities   vmm.Capabilities
 }
 
-// Probe looks for the programs and for KVM, and boots a guest: it counts as booted when
-// its init takes a connection of the channel.
+// Probe checks for the programs and for KVM, and boots a guest. The guest has booted when its
+// init accepts a connection of the channel.
 func (d *Driver) Probe(ctx context.Context) (vmm.Capabilities, error) {
 	f, err := d.probe(ctx)
 	if err != nil {
@@ -97,16 +97,16 @@ func (d *Driver) discover(ctx context.Context) (*found, error) {
 	return f, nil
 }
 
-// What this driver needs of Firecracker.
+// The requirements on Firecracker's version.
 const (
-	// oldestVersion has all of the API that a machine is made with.
+	// oldestVersion is the first version with all of the API that creating a machine uses.
 	oldestVersion = "1.8.0"
-	// restoresNetworks is the first that restores a machine with other TAPs than it had
+	// restoresNetworks is the first version that can restore a machine with other TAPs
 	// (network_overrides).
 	restoresNetworks = "1.12.0"
 )
 
-// older compares versions such as 1.12.0. What is none counts as older than any.
+// older compares versions such as 1.12.0. A text that is not a version is older than any.
 func older(version, than string) bool {
 	numbers := func(text string) (list [3]int) {
 		for i, part := range strings.SplitN(text, ".", len(list)) {
@@ -134,7 +134,7 @@ func binaryVersion(ctx context.Context, binary string) (string, error) {
 	return string(match[1]), nil
 }
 
-// boot starts a guest as any other and waits until its init listens.
+// boot starts a guest like any other and waits until its init listens.
 func (d *Driver) boot(ctx context.Context, f *found) error {
 	kvm, err := os.OpenFile(kvmDevice, os.O_RDWR, 0)
 	if err != nil {
@@ -168,7 +168,7 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 	return d.observe(ctx, m, process)
 }
 
-// observe runs the VMM until the guest's init takes a connection.
+// observe runs the VMM until the guest's init accepts a connection.
 func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -213,7 +213,8 @@ func (d *Driver) awaitInit(ctx context.Context, m vmm.Machine) error {
 	}
 }
 
-// knock asks for the guest's port: https://github.com/firecracker-microvm/firecracker/blob/main/docs/vsock.md
+// knock requests a connection to the guest's port:
+// https://github.com/firecracker-microvm/firecracker/blob/main/docs/vsock.md
 func (d *Driver) knock(ctx context.Context, m vmm.Machine) error {
 	c := d.Channel(m)
 	conn, err := socket.Connect(ctx, c.Socket, m.UID)

@@ -18,11 +18,11 @@ import (
 
 const (
 	originFile = "machine.json"
-	// stateAtMost is more than the state of a machine's devices takes.
+	// stateAtMost is more than the size of the state of a machine's devices.
 	stateAtMost = 64 << 20
 )
 
-// origin says what a snapshot is of: only the same machine can go on from it.
+// origin describes the machine of a snapshot. Only the same machine can continue from it.
 type origin struct {
 	VMM       string `json:"vmm"`
 	VCPUs     int    `json:"vcpus"`
@@ -49,8 +49,8 @@ func originOf(m vmm.Machine) (origin, error) {
 	return o, nil
 }
 
-// validateSnapshot refuses to restore into another machine than the one that was saved. That
-// Firecracker's own version fits is for Firecracker to say.
+// validateSnapshot refuses to restore into a machine that differs from the saved one.
+// Firecracker itself checks its version.
 func validateSnapshot(m vmm.Machine) error {
 	was, err := os.ReadFile(filepath.Join(m.Restore, originFile))
 	if err != nil {
@@ -70,8 +70,8 @@ func validateSnapshot(m vmm.Machine) error {
 	return nil
 }
 
-// Snapshot has a paused VM written into its jail and takes it from there into an empty
-// directory. What is in it is complete as soon as it has a file machine.json.
+// Snapshot makes Firecracker write a paused VM into its jail, and moves the files into an empty
+// directory. The snapshot is complete when the directory has a file machine.json.
 func (v *VM) Snapshot(ctx context.Context, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -87,7 +87,8 @@ func (v *VM) Snapshot(ctx context.Context, dir string) error {
 	if s != vmm.StatePaused {
 		return fmt.Errorf("the machine %s is %q: pause it first", v.m.ID, s)
 	}
-	// Before anything is written: a machine that could not go on stays what it is.
+	// Check before anything is written, so that a machine that could not be restored stays
+	// unchanged.
 	if err := v.restorable(ctx); err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (v *VM) save(ctx context.Context, dir string) error {
 	return write(filepath.Join(dir, originFile), b)
 }
 
-// restorable refuses a version that could not restore this machine.
+// restorable refuses a version that cannot restore this machine.
 func (v *VM) restorable(ctx context.Context) error {
 	i, err := v.api.info(ctx)
 	if err != nil || len(v.m.NICs) == 0 || !older(i.Version, restoresNetworks) {
@@ -138,9 +139,9 @@ func (v *VM) restorable(ctx context.Context) error {
 		vmm.ErrUnsupported, i.Version, restoresNetworks)
 }
 
-// take moves a file out of the jail, or copies it to another file system. The jail is its
-// VMM's: nothing in there is followed, and nothing is taken but a file of its own, of a size
-// that can be.
+// take moves a file out of the jail, or copies it to another file system. The VMM controls the
+// jail. Therefore take follows no links, and accepts only a regular file that the VMM owns, with
+// a plausible size.
 func (v *VM) take(ctx context.Context, name, target string, most int64) error {
 	jail, err := os.OpenRoot(v.d.root(v.m))
 	if err != nil {
@@ -166,8 +167,8 @@ func (v *VM) take(ctx context.Context, name, target string, most int64) error {
 	return err
 }
 
-// move renames a file that was opened. What was put in its place meanwhile is not taken: it is
-// looked at where its VMM cannot change it any more.
+// move renames a file that was opened. It then checks that it is the same file, at a place where
+// the VMM cannot change it any more, because the VMM may have replaced it.
 func (v *VM) move(in *os.File, from, target string) error {
 	was, err := in.Stat()
 	if err != nil {
@@ -184,18 +185,20 @@ func (v *VM) move(in *os.File, from, target string) error {
 	if !ok || !os.SameFile(was, is) || st.Nlink != 1 || st.Uid != v.m.UID {
 		return errors.Join(fmt.Errorf("%s is not the file that Firecracker wrote", from), os.Remove(target))
 	}
-	// As a copy has it: root's, and readable for all in a directory of root's.
+	// The same as for a copy: owned by root, readable for all, in a directory that only root can
+	// enter.
 	return errors.Join(os.Lchown(target, 0, 0), os.Chmod(target, 0o644), in.Sync()) //nolint:gosec // see above
 }
 
 // duplicate copies a file that was opened.
 func duplicate(ctx context.Context, in *os.File, target string, size int64) error {
-	// Readable for all in a directory of root's: the VMM that goes on from it reads it.
+	// Readable for all, in a directory that only root can enter: the VMM that continues from it
+	// reads it.
 	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644) //nolint:gosec // see above
 	if err != nil {
 		return err
 	}
-	// The descriptor, so that the kernel copies; the context, between pieces.
+	// Pass the file itself, so that the kernel copies. The context is checked between pieces.
 	err = copyPieces(ctx, out, in, size)
 	if err == nil {
 		err = out.Sync()
@@ -218,7 +221,7 @@ func copyPieces(ctx context.Context, out, in *os.File, size int64) error {
 	return nil
 }
 
-// load reads the snapshot; the guest stays paused.
+// load loads the snapshot. The guest stays paused.
 func (v *VM) load(ctx context.Context) error {
 	if err := v.restorable(ctx); err != nil {
 		return err
@@ -239,7 +242,7 @@ func (v *VM) load(ctx context.Context) error {
 	return nil
 }
 
-// write makes a file that is on the disk when it has its name.
+// write creates a file that is synced to the disk before it gets its name.
 func write(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 
 const (
 	poll = 10 * time.Millisecond
-	// bootArguments: the console; a guest that panics or restarts ends its VMM; no PCI
-	// to look for. The keyboard's controller stays, for SendCtrlAltDel and reboot=k.
+	// bootArguments set the console, end the VMM if the guest panics or restarts, and disable
+	// the search for PCI. The keyboard's controller stays, for SendCtrlAltDel and reboot=k.
 	bootArguments = "console=ttyS0 quiet reboot=k panic=-1 pci=off"
-	// guestCID is the least that a guest may have. Each VMM has its own socket, so all
-	// guests may be called the same.
+	// guestCID is the lowest CID that a guest may have. Each VMM has its own socket, so all
+	// guests can have the same one.
 	guestCID = 3
 )
 
-// The states of Firecracker's API, as it says them and as it is told.
+// The states in Firecracker's API, in answers and in requests.
 const (
 	saysNotStarted = "Not started"
 	saysRunning    = "Running"
@@ -34,13 +34,13 @@ const (
 	logResumed     = "Resumed"
 )
 
-// VM is a connection to Firecracker. It holds no socket: each request opens its own.
+// VM is a connection to Firecracker. It holds no socket: each request opens a new one.
 type VM struct {
 	d   *Driver
 	m   vmm.Machine
 	api api
 
-	counting sync.Mutex // held while metrics are read: each is told once
+	counting sync.Mutex // held while metrics are read, because each value is reported only once
 }
 
 var _ vmm.VM = (*VM)(nil)
@@ -64,7 +64,7 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	}
 }
 
-// State asks Firecracker.
+// State returns the state that Firecracker reports.
 func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	i, err := v.api.info(ctx)
 	if err != nil {
@@ -76,7 +76,7 @@ func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	case saysRunning:
 		return vmm.StateRunning, nil
 	case saysPaused:
-		// A snapshot that was read is paused too, and was never started.
+		// A loaded snapshot is also paused, but was never started.
 		if v.waits() {
 			return vmm.StateNotStarted, nil
 		}
@@ -86,7 +86,7 @@ func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	}
 }
 
-// waits says that a restored VM has never been told to go on.
+// waits reports whether a restored VM has never been started.
 func (v *VM) waits() bool {
 	if v.m.Restore == "" {
 		return false
@@ -95,8 +95,8 @@ func (v *VM) waits() bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// Start configures the VM and boots it, or reads the snapshot and lets it go on. An
-// agent that died in between leaves nothing that cannot be said again.
+// Start configures the VM and boots it, or loads the snapshot and resumes it. If an agent dies
+// in between, all steps can be repeated.
 func (v *VM) Start(ctx context.Context) error {
 	i, err := v.api.info(ctx)
 	if err != nil {
@@ -136,7 +136,7 @@ type request struct {
 	body any
 }
 
-// configure says what the machine is.
+// configure sends the configuration of the machine.
 func (v *VM) configure(ctx context.Context) error {
 	for _, r := range configuration(v.m) {
 		if err := v.api.put(ctx, r.path, r.body); err != nil {
@@ -146,12 +146,12 @@ func (v *VM) configure(ctx context.Context) error {
 	return v.count(ctx)
 }
 
-// metricsSaid is in Firecracker's answer when it has a place for metrics already.
+// metricsSaid is part of Firecracker's answer if the metrics pipe is already set.
 const metricsSaid = "Reinitialization of metrics"
 
-// count names the pipe for metrics. Firecracker takes that once, and an agent before this one
-// may have said it. It opens the pipe without waiting for a reader, which fails where there is
-// none (since 1.14), so this is one meanwhile. A machine runs without metrics, too.
+// count sets the pipe for metrics. Firecracker accepts this once, and an earlier agent may have
+// done it. Since 1.14 it opens the pipe without waiting for a reader, which fails without one,
+// so count opens the pipe for reading first. A machine also runs without metrics.
 func (v *VM) count(ctx context.Context) error {
 	pipe, err := v.openPipe()
 	if err == nil {
@@ -169,8 +169,8 @@ func (v *VM) count(ctx context.Context) error {
 	return err
 }
 
-// configuration is what Firecracker is told of a machine, in order; paths are those of
-// the jail. Disks come to the guest in this order.
+// configuration returns the requests that configure a machine, in order. Paths are those in the
+// jail. The guest sees the disks in this order.
 func configuration(m vmm.Machine) []request {
 	source := bootSource{Kernel: "/" + kernelFile, Arguments: commandLine(m)}
 	if m.Initramfs != "" {
@@ -200,7 +200,7 @@ func configuration(m vmm.Machine) []request {
 
 func nicID(index int) string { return fmt.Sprintf("nic%d", index) }
 
-// mebibytes rounds down: a machine never gets more than it was given.
+// mebibytes rounds down: a machine never gets more than it was assigned.
 func mebibytes(b int64) int64 { return b >> 20 }
 
 func commandLine(m vmm.Machine) string {
@@ -239,7 +239,7 @@ func (v *VM) become(ctx context.Context, want vmm.State, log string) error {
 	}
 }
 
-// Shutdown presses Ctrl-Alt-Del, which an init notices. ARM machines have no such keys.
+// Shutdown sends Ctrl-Alt-Del, to which an init reacts. ARM machines have no keyboard.
 func (v *VM) Shutdown(ctx context.Context) error {
 	if runtime.GOARCH != "amd64" {
 		return fmt.Errorf("%w: Firecracker has no keyboard but on x86: shut the guest down through its channel", vmm.ErrUnsupported)
@@ -247,5 +247,5 @@ func (v *VM) Shutdown(ctx context.Context) error {
 	return v.api.put(ctx, "/actions", action{Type: "SendCtrlAltDel"})
 }
 
-// Close has nothing to close.
+// Close does nothing.
 func (v *VM) Close() error { return nil }

@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// console makes the first serial port the guest's console, and keeps it short: each
-	// character is a return to QEMU. A guest that panics or restarts ends its VMM
-	// (-no-reboot), and the supervisor sees an end.
+	// console makes the first serial port the guest's console. It is quiet, because each
+	// character is an exit to QEMU. If a guest panics or restarts, its VMM ends (-no-reboot),
+	// and the supervisor sees the exit.
 	console = "console=ttyS0 quiet panic=-1 reboot=t"
-	// portID names the guest's port in QEMU's events.
+	// portID is the name of the guest's port in QEMU's events.
 	portID    = "guest-port"
 	balloonID = "balloon"
-	// translations bounds what QEMU keeps of translated code: its default is a
-	// gigabyte, far beyond the machines that we run.
+	// translationsMiB limits QEMU's cache of translated code. Its default is a gigabyte, much
+	// more than the machines need.
 	translationsMiB = 128
-	// timerHertz is how often an emulated local APIC's timer counts: QEMU has a bus of
-	// 1 GHz for it (hw/intc/apic_common.c), and the kernel has it count every sixteenth
+	// timerHertz is the frequency of an emulated local APIC's timer. QEMU gives it a bus of 1
+	// GHz (hw/intc/apic_common.c), and the kernel sets it to count every sixteenth tick
 	// (APIC_DIVISOR in arch/x86/kernel/apic/apic.c).
 	timerHertz = 1_000_000_000 / 16
 )
 
-// arguments is QEMU's command line for a machine, without the program. All names in it
-// are relative to the VMM's directory.
+// arguments returns QEMU's command line for a machine, without the program. All names in it are
+// relative to the VMM's directory.
 func arguments(m vmm.Machine, f *found) []string {
 	a := machineArguments(m, f)
 	for i, d := range m.Disks {
@@ -48,7 +48,7 @@ func machineArguments(m vmm.Machine, f *found) []string {
 		"-name", "rik-" + m.ID,
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-S",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		// Without the timers of a PC the kernel cannot calibrate its clock in software
+		// Without the timers of a PC, the kernel cannot calibrate its clock in software
 		// emulation, and does not boot.
 		"-machine", "microvm,pcie=on,pit=on,pic=on,rtc=on,isa-serial=on,x-option-roms=off",
 		"-accel", accel,
@@ -71,24 +71,30 @@ func machineArguments(m vmm.Machine, f *found) []string {
 	return a
 }
 
-// mebibytes rounds down: a machine never gets more than it was given.
+// mebibytes rounds down: a machine never gets more than it was assigned.
 func mebibytes(b int64) int64 { return b >> 20 }
 
-// commandLine is the kernel's. In software emulation the kernel cannot measure its
-// time-stamp counter, and of six boots one waits for ever for a timer that it then has
-// to use instead: it is told how fast the counter is. Nor is the counter to be watched:
-// all there is to compare it with is the count of ticks, of which an emulated machine
-// misses some, and the kernel would then blame the counter and tick for ever, idle or
-// not, and its clock would lag (Documentation/admin-guide/kernel-parameters.txt, tsc=).
-// How fast its timer is the kernel cannot be told; so the init is, and ends a machine
-// whose kernel measured something else because QEMU was not given a processor meanwhile.
+// commandLine returns the kernel's command line.
+//
+// In software emulation the kernel cannot measure its time-stamp counter. One of six boots then
+// waits forever for the timer that the kernel uses instead. Therefore tsc_early_khz sets the
+// frequency of the counter.
+//
+// tsc=reliable turns off the check of the counter. The kernel could compare it only with its
+// count of ticks, and an emulated machine misses some ticks. The kernel would then mark the
+// counter as unstable and tick all the time, even if idle, and its clock would lag
+// (Documentation/admin-guide/kernel-parameters.txt, tsc=).
+//
+// The kernel has no parameter for the frequency of its timer, so the init gets it. The init
+// powers off a machine whose kernel has measured another value because QEMU got no processor
+// time.
 func commandLine(m vmm.Machine, f *found) string {
 	line := console
 	if f.Capabilities.Accelerator == TCG && f.TSCKilohertz > 0 {
 		line += fmt.Sprintf(" tsc_early_khz=%d tsc=reliable", f.TSCKilohertz)
 	}
 	if f.Capabilities.Accelerator == TCG {
-		line += " cryptomgr.notests=1" // a fifth of a boot: the kernel tries all its ciphers
+		line += " cryptomgr.notests=1" // a fifth of a boot: the kernel tests all its ciphers
 		line += fmt.Sprintf(" %s=%d", guest.TimerParameter, timerHertz)
 	}
 	if m.CommandLine != "" {
@@ -97,16 +103,16 @@ func commandLine(m vmm.Machine, f *found) string {
 	return line
 }
 
-// diskArguments chain the file, its format, its limits and the device. Each of them has to
-// pass discards on for the room of deleted files to return to the node. Values go in as
-// JSON: nothing in them can be taken for another option.
+// diskArguments returns a chain of the file, its format, its limits and the device. Each of them
+// must pass discards on, so that the node gets the space of deleted files back. Values are
+// encoded as JSON, so that they cannot be parsed as other options.
 func diskArguments(index int, d vmm.Disk) []string {
 	file, raw, device := fmt.Sprintf("file%d", index), fmt.Sprintf("raw%d", index), fmt.Sprintf("disk%d", index)
 	top := raw
 	a := []string{
 		"-blockdev", object{"node-name": file, "driver": "file", "filename": diskPrefix + d.ID, "read-only": d.ReadOnly,
-			// The images of many machines are one file: locks would not allow that,
-			// and a writable one has one machine.
+			// Many machines share the file of an image, so it cannot be locked. A writable disk
+			// has only one machine.
 			"locking": locking(d), "discard": "unmap"}.String(),
 		"-blockdev", object{"node-name": raw, "driver": "raw", "file": file, "read-only": d.ReadOnly, "discard": "unmap"}.String(),
 	}
@@ -119,8 +125,8 @@ func diskArguments(index int, d vmm.Disk) []string {
 	}
 	return append(a, "-device", object{
 		"driver": "virtio-blk-pci", "id": device, "drive": top, "serial": d.ID, "disable-legacy": "on",
-		// An error of the host's disk is the guest's error. QEMU's default would
-		// hold the whole machine when a disk is full.
+		// An error of the host's disk becomes an error in the guest. With QEMU's default, a full
+		// disk would stop the whole machine.
 		"rerror": "report", "werror": "report",
 	}.String())
 }
@@ -168,7 +174,7 @@ func channelArguments() []string {
 // object is a value on QEMU's command line.
 type object map[string]any
 
-// String is the object as JSON, its keys in order.
+// String returns the object as JSON, with sorted keys.
 func (o object) String() string {
 	b, err := json.Marshal(o)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestArguments keeps QEMU's command line, one argument a line.
+// TestArguments compares QEMU's command line with a golden file, one argument per line.
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	small := vmm.Machine{ID: "a", VCPUs: 1, MemoryBytes: 128 << 20}
@@ -82,10 +82,10 @@ func TestProbeNamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// The trial runs where machines do.
+// The probe's machine is created next to other machines.
 func TestProbeIsMadeBesideTheMachines(t *testing.T) {
 	t.Parallel()
-	// Every user may run the program and enter the directory: the VMM has a user of its own.
+	// Every user may run the program and enter the directory, because the VMM has its own user.
 	dir, err := os.MkdirTemp("", "rik-probe-test-")
 	if err != nil {
 		t.Fatal(err)

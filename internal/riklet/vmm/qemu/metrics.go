@@ -24,8 +24,8 @@ type blockStats struct {
 	} `json:"stats"`
 }
 
-// Metrics counts the disks and the memory. QEMU does not count what goes through a
-// TAP: the instance's network interface does.
+// Metrics returns the counters of disks and memory. QEMU does not count the traffic of a TAP;
+// the instance's network interface does.
 func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	var m vmm.Metrics
 	err := v.with(ctx, func(c *qmp.Client) error {
@@ -47,7 +47,7 @@ func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 			return err
 		}
 		given := mebibytes(v.m.MemoryBytes) << 20
-		// What the guest's driver says is believed only as far as it can be true.
+		// The value comes from the guest's driver, so limit it to the possible range.
 		actual := min(max(balloon.Actual, 0), given)
 		m.MemoryBytes, m.BalloonBytes = uint64(actual), uint64(given-actual)
 		if m.Exits, err = exits(ctx, c); err != nil {
@@ -59,8 +59,8 @@ func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	return m, err
 }
 
-// processorTime asks which threads are the virtual processors, and the kernel how long
-// they ran. A number that is not of a thread of the VMM's own user is not believed.
+// processorTime reads the thread IDs of the virtual processors from QEMU, and their CPU time
+// from the kernel. It ignores an ID that does not belong to a thread of the VMM's user.
 func (v *VM) processorTime(ctx context.Context, c *qmp.Client) (uint64, error) {
 	var processors []struct {
 		Thread int `json:"thread-id"`
@@ -75,8 +75,8 @@ func (v *VM) processorTime(ctx context.Context, c *qmp.Client) (uint64, error) {
 	return nanos, nil
 }
 
-// threadTime is the first number of schedstat, see the kernel's
-// Documentation/scheduler/sched-stats.rst; 0 where it counts nothing.
+// threadTime returns the first number of schedstat, see the kernel's
+// Documentation/scheduler/sched-stats.rst. It returns 0 if the kernel does not count.
 func threadTime(thread int, user uint32) uint64 {
 	dir := filepath.Join("/proc", strconv.Itoa(thread))
 	var st unix.Stat_t
@@ -92,8 +92,8 @@ func threadTime(thread int, user uint32) uint64 {
 	return nanos
 }
 
-// exits counts the returns from the guest to QEMU. Only KVM does so, and only a QEMU
-// from 7.1 on gives it.
+// exits returns the number of exits from the guest to QEMU. Only KVM counts them, and QEMU
+// reports them since 7.1.
 func exits(ctx context.Context, c *qmp.Client) (uint64, error) {
 	var answer []struct {
 		Stats []struct {

@@ -23,40 +23,40 @@ import (
 )
 
 const (
-	// kvmTimeout is far more than a guest needs under KVM, where it boots in half a
-	// second; tcgTimeout is that for a loaded machine that emulates.
+	// kvmTimeout is much longer than a guest needs under KVM, where it boots in half a second.
+	// tcgTimeout allows for software emulation on a busy machine.
 	kvmTimeout = 10 * time.Second
 	tcgTimeout = 60 * time.Second
-	// refusal is how long a failed boot is not tried again.
+	// refusal is the time after a failed boot before the next attempt.
 	refusal = time.Minute
-	// probeMemory boots any kernel that a machine of ours would.
+	// probeMemory is enough to boot any kernel of a machine.
 	probeMemory = 192 << 20
-	// tail is how much of a console goes into an error.
+	// tail is the length of console output in an error.
 	tail      = 600
 	probeFile = "qemu-probe.json"
-	// tcgTries is how often a guest is booted in software before that counts as failed:
-	// on a busy machine its kernel may measure its timer wrongly, and the init ends it.
+	// tcgTries is the number of boots in software emulation before the probe fails. On a busy
+	// machine the kernel may measure its timer wrongly, and the init then powers the guest off.
 	tcgTries  = 4
 	kvmDevice = "/dev/kvm"
-	// nobody is who a probe's QEMU runs as when the agent is root.
+	// nobody is the user of a probe's QEMU if the agent is root.
 	nobody = 65534
 )
 
-// errEnded is a guest's end before its init opened the channel.
+// errEnded means that the guest ended before its init opened the channel.
 var errEnded = errors.New("QEMU ended")
 
-// found is what a probe found, and for what.
+// found is the result of a probe, and the key for which it is valid.
 type found struct {
 	Key          string           `json:"key"`
 	Binary       string           `json:"binary"`
 	Capabilities vmm.Capabilities `json:"capabilities"`
-	// TSCKilohertz is the speed of the time-stamp counter; 0: unknown.
+	// TSCKilohertz is the frequency of the time-stamp counter; 0 means unknown.
 	TSCKilohertz int64 `json:"tscKilohertz"`
 }
 
-// Probe boots a guest: under KVM, and when that does not work, in software. A guest
-// counts as booted when its init opens the channel. What was found holds for as long as
-// the machine is not restarted and QEMU and the kernel stay the same.
+// Probe boots a guest: under KVM, and if that does not work, in software emulation. The guest
+// has booted when its init opens the channel. The result is valid until the machine restarts or
+// QEMU or the kernel changes.
 func (d *Driver) Probe(ctx context.Context) (vmm.Capabilities, error) {
 	f, err := d.probe(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *Driver) probe(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Held while a guest boots: whoever else asks wants the same answer.
+	// Hold the lock during the boot, because other callers need the same result.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.found != nil && d.found.Key == key {
@@ -97,7 +97,7 @@ func (d *Driver) probe(ctx context.Context) (*found, error) {
 	return f, nil
 }
 
-// key finds the program and names all that a probe depends on.
+// key finds the program and returns a key of everything that the result of a probe depends on.
 func (d *Driver) key() (binary, key string, err error) {
 	binary, err = exec.LookPath(d.config.Binary)
 	if err == nil {
@@ -141,7 +141,8 @@ func (d *Driver) recall(key string) *found {
 	return &f
 }
 
-// remember spares the next agent the probe; without it that probes again.
+// remember saves the result, so that the next agent need not probe. An error only means another
+// probe.
 func (d *Driver) remember(f *found) {
 	if d.config.StateDir == "" {
 		return
@@ -200,7 +201,7 @@ func binaryVersion(ctx context.Context, binary string) (string, error) {
 	return string(match[1]), nil
 }
 
-// groups are those that the VMM needs: the one that may open /dev/kvm.
+// groups returns the groups that the VMM needs: the one that may open /dev/kvm.
 func (f *found) groups(m vmm.Machine) []uint32 {
 	if f.Capabilities.Accelerator != KVM {
 		return nil
@@ -212,10 +213,11 @@ func (f *found) groups(m vmm.Machine) []uint32 {
 	return []uint32{s.Gid}
 }
 
-// probeDir begins the name of a probe's directory. It is no name of an instance.
+// probeDir is the prefix of the name of a probe's directory. It is not a valid name of an
+// instance.
 const probeDir = ".probe-"
 
-// boot starts a guest as any other and waits until its init opens the channel.
+// boot starts a guest like any other and waits until its init opens the channel.
 func (d *Driver) boot(ctx context.Context, f *found) error {
 	timeout := tcgTimeout
 	if f.Capabilities.Accelerator == KVM {
@@ -268,8 +270,9 @@ func (d *Driver) probeMachine(dir string) vmm.Machine {
 func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A temporary directory may be root's alone, as that of pam_tmpdir(8) is. The VMM's user
-	// enters its own by what is open, and goes through none of those above.
+	// Only root may be able to enter the temporary directory, as with pam_tmpdir(8). The VMM's
+	// user enters its directory through an open descriptor, and does not pass through the ones
+	// above.
 	place, err := os.OpenFile(p.Dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -299,7 +302,7 @@ func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) e
 	return err
 }
 
-// command runs a process as the supervisor would, but for the cgroups.
+// command returns a command that runs a process as the supervisor would, except for the cgroups.
 func command(ctx context.Context, p launch.Process, output io.Writer) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, p.Argv[0], p.Argv[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = p.Env, p.Dir, output, output
@@ -342,7 +345,7 @@ func opened(e qmp.Event) bool {
 	return json.Unmarshal(e.Data, &port) == nil && port.ID == portID && port.Open
 }
 
-// lastBytes keeps the end of what is written to it. It is read when the writer is gone.
+// lastBytes keeps the end of the output. It may be read only after the writer has ended.
 type lastBytes struct{ b []byte }
 
 func (l *lastBytes) Write(p []byte) (int, error) {

@@ -1,13 +1,13 @@
-// Package qemu runs microVMs with QEMU's machine "microvm", spoken to over QMP.
+// Package qemu runs microVMs with QEMU's machine "microvm", controlled through QMP.
 //
-// The machine has PCI (pcie=on): it boots a distribution's kernel sooner than with
-// virtio-mmio, holds more devices, and can be written to disk and restored. QEMU runs
-// as the machine's own user with its seccomp sandbox on, in the directory "vmm" of the
-// machine, which holds its sockets and its files under fixed names: no path of the
-// node's reaches its command line.
+// The machine has PCI (pcie=on). With it, a distribution's kernel boots faster than with
+// virtio-mmio, and the machine has room for more devices and can be written to disk and
+// restored. QEMU runs as the machine's own user with its seccomp sandbox, in the directory "vmm"
+// of the machine. That has its sockets and its files under fixed names, so its command line
+// contains no path of the node.
 //
-// Whether KVM is used is found out by booting a guest (Probe), not by looking for
-// /dev/kvm: a device that opens may still run no guest, as under some hypervisors.
+// Probe decides on KVM by booting a guest, not by the existence of /dev/kvm: on some hypervisors
+// the device can be opened but runs no guest.
 package qemu
 
 import (
@@ -26,7 +26,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/internal/stage"
 )
 
-// DefaultBinary is looked up on the PATH.
+// DefaultBinary is searched on the PATH.
 const DefaultBinary = "qemu-system-x86_64"
 
 // The accelerators of a Config.
@@ -35,18 +35,18 @@ const (
 	TCG = "tcg"
 )
 
-// Config says what the driver works with.
+// Config configures the driver.
 type Config struct {
-	// Binary is a path or a name on the PATH; empty: DefaultBinary.
+	// Binary is a path or a name on the PATH; empty means DefaultBinary.
 	Binary string
-	// Kernel and Initramfs are what Probe boots.
+	// Kernel and Initramfs are the files that Probe boots.
 	Kernel, Initramfs string
-	// StateDir is where Probe notes what it found; empty: it finds out anew.
+	// StateDir is where Probe saves its result. If empty, each agent probes again.
 	StateDir string
-	// ProbeDir is where Probe makes its machine's directory: beside those of other
-	// machines. Empty: the system's directory for temporary files.
+	// ProbeDir is where Probe creates its machine's directory: next to those of other machines.
+	// If empty, it is the system's directory for temporary files.
 	ProbeDir string
-	// Accelerator is KVM or TCG to have no other tried; empty: KVM where it works.
+	// Accelerator is KVM or TCG to allow only that one. If empty, KVM is used if it works.
 	Accelerator string
 	Logger      *slog.Logger
 }
@@ -55,16 +55,16 @@ type Config struct {
 type Driver struct {
 	config Config
 
-	mu    sync.Mutex // held while probing: a second caller waits for the first's result
+	mu    sync.Mutex // held while probing: a second caller waits for the result of the first
 	found *found
-	// refused is why the last probe failed, and holds until then.
+	// refused is the error of the last probe. It is returned until refusedUntil.
 	refused      error
 	refusedUntil time.Time
 }
 
 var _ vmm.Driver = (*Driver)(nil)
 
-// New makes a driver. Nothing is run or looked for yet.
+// New returns a driver. It does not search or run any program yet.
 func New(c Config) (*Driver, error) {
 	if c.Binary == "" {
 		c.Binary = DefaultBinary
@@ -78,7 +78,7 @@ func New(c Config) (*Driver, error) {
 	return &Driver{config: c}, nil
 }
 
-// Name is "qemu".
+// Name returns "qemu".
 func (d *Driver) Name() string { return "qemu" }
 
 // Validate reports every problem of a machine.
@@ -90,9 +90,9 @@ func (d *Driver) Validate(m vmm.Machine) error {
 	return err
 }
 
-// Names of what lies in a machine's directory.
+// Names of files in a machine's directory.
 const (
-	ownDir      = "vmm" // the VMM's, all that follows is in it
+	ownDir      = "vmm" // the VMM's directory, which contains the following
 	qmpSocket   = "qmp"
 	guestSocket = "guest"
 	kernelFile  = "kernel"
@@ -102,12 +102,12 @@ const (
 
 func directory(m vmm.Machine) string { return filepath.Join(m.Dir, ownDir) }
 
-// Channel is the virtio-serial port's socket.
+// Channel returns the virtio-serial port's socket.
 func (d *Driver) Channel(m vmm.Machine) guest.Channel {
 	return guest.Channel{Socket: filepath.Join(directory(m), guestSocket)}
 }
 
-// Prepare makes the VMM's directory and says how QEMU is started in it.
+// Prepare creates the VMM's directory and returns the QEMU process.
 func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
 	if err := d.Validate(m); err != nil {
 		return launch.Process{}, err
@@ -137,18 +137,18 @@ func (d *Driver) prepare(m vmm.Machine, f *found) (launch.Process, error) {
 		Argv: append([]string{f.Binary}, arguments(m, f)...),
 		Env:  []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C", "HOME=/", "TMPDIR=."},
 		Dir:  directory(m),
-		// The directories above it are closed to the VMM.
+		// The VMM has no access to the directories above.
 		Enclosed: true,
 		UID:      m.UID,
 		GID:      m.GID,
 		Groups:   f.groups(m),
 		Cgroups:  m.Cgroups,
-		// Each disk has one, each socket two, and QEMU's own are about thirty.
+		// Each disk uses one, each socket two, and QEMU itself about thirty.
 		OpenFiles: 1024,
 	}, nil
 }
 
-// stage puts the machine's files where QEMU looks for them.
+// stage puts the machine's files into the VMM's directory.
 func (d *Driver) stage(m vmm.Machine) error {
 	owner := stage.Owner{UID: m.UID, GID: m.GID}
 	dir := directory(m)
@@ -186,7 +186,7 @@ func (d *Driver) Cleanup(_ context.Context, m vmm.Machine) error {
 	return remove(m)
 }
 
-// remove takes away what a machine has, if it has anything.
+// remove removes the files of a machine, if there are any.
 func remove(m vmm.Machine) error {
 	err := os.Remove(filepath.Join(m.Dir, startedFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -195,9 +195,9 @@ func remove(m vmm.Machine) error {
 	return errors.Join(err, stage.Remove(directory(m)))
 }
 
-// openTUN lets the VMM's user open the device of all TAPs. Its mode on any system with
-// udev is 0666: to open it gives nothing, to attach to a TAP needs to be its owner, to
-// make one needs CAP_NET_ADMIN (Documentation/networking/tuntap.rst).
+// openTUN allows the VMM's user to open the device of all TAPs. On any system with udev its mode
+// is 0666. Opening it gives no access: attaching to a TAP requires its ownership, and creating
+// one requires CAP_NET_ADMIN (Documentation/networking/tuntap.rst).
 func openTUN(uid uint32, logger *slog.Logger) error {
 	const device, all = "/dev/net/tun", 0o666
 	info, err := os.Stat(device)

@@ -13,8 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// envGuest names a directory with a guest's kernel and initramfs, as hack/guest.sh
-// makes it.
+// envGuest names a directory with a guest's kernel and initramfs. hack/guest.sh creates it.
 const envGuest = "RIK_GUEST"
 
 func guestFiles(t *testing.T) (kernel, initramfs string) {
@@ -37,8 +36,8 @@ func newDriver(t *testing.T, c Config) *Driver {
 	return d
 }
 
-// TestPrivilegedQemu runs the conformance suite with guests that really boot, each VMM
-// as a user of its own.
+// TestPrivilegedQemu runs the conformance suite with guests that really boot. Each VMM has its
+// own user.
 func TestPrivilegedQemu(t *testing.T) {
 	privileged.Require(t)
 	d := newDriver(t, Config{StateDir: t.TempDir()})
@@ -50,8 +49,7 @@ func TestPrivilegedQemu(t *testing.T) {
 	})
 }
 
-// probePrivately has the driver probe where root has a temporary directory that no other
-// user can go through.
+// probePrivately runs the probe with a temporary directory that only root can enter.
 func probePrivately(t *testing.T, d *Driver) {
 	t.Helper()
 	private := filepath.Join(t.TempDir(), "private")
@@ -66,7 +64,7 @@ func probePrivately(t *testing.T, d *Driver) {
 	t.Setenv("TMPDIR", before)
 }
 
-// greet asks the guest's init for its health.
+// greet checks the health of the guest's init.
 func greet(ctx context.Context, c guest.Channel) error {
 	session, err := guest.Connect(ctx, c)
 	if err != nil {

@@ -16,20 +16,20 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/internal/socket"
 )
 
-// A snapshot is QEMU's migration stream, taken and given back through a unix socket:
-// the VMM's user needs no right to the directory, and every version of QEMU has that
-// way (files by name came with 8.2, files by descriptor go with 9.1).
+// A snapshot is QEMU's migration stream, saved and restored through a unix socket. With a socket
+// the VMM's user needs no permission for the directory. Every version of QEMU supports it (files
+// by name came with 8.2, files by descriptor end with 9.1).
 const (
 	memoryFile = "memory"
 	originFile = "machine.json"
-	// outSocket and inSocket are in the machine's directory and in the VMM's.
+	// outSocket receives a snapshot, and inSocket restores one. Both are in the VMM's directory.
 	outSocket = "snapshot-out"
 	inSocket  = "snapshot-in"
-	// devices is more than the devices of a machine take in the stream.
+	// devices is more than the size of a machine's devices in the stream.
 	devices = 64 << 20
 )
 
-// origin says what a snapshot is of: only the same machine can go on from it.
+// origin describes the machine of a snapshot. Only the same machine can continue from it.
 type origin struct {
 	VMM         string `json:"vmm"`
 	Version     string `json:"version"`
@@ -67,7 +67,7 @@ func readOrigin(dir string) (origin, error) {
 	return o, err
 }
 
-// validateSnapshot refuses to restore into another machine than the one that was saved.
+// validateSnapshot refuses to restore into a machine that differs from the saved one.
 func validateSnapshot(m vmm.Machine) error {
 	was, err := readOrigin(m.Restore)
 	if err != nil {
@@ -86,7 +86,8 @@ func validateSnapshot(m vmm.Machine) error {
 	return nil
 }
 
-// validateOrigin refuses a snapshot that another QEMU made: the stream is its own.
+// validateOrigin refuses a snapshot of another QEMU, because the stream's format depends on the
+// version.
 func (f *found) validateOrigin(m vmm.Machine) error {
 	was, err := readOrigin(m.Restore)
 	if err != nil {
@@ -99,8 +100,8 @@ func (f *found) validateOrigin(m vmm.Machine) error {
 	return nil
 }
 
-// Snapshot writes a paused VM into an empty directory. What is in it is complete as soon
-// as it has a file machine.json.
+// Snapshot writes a paused VM into an empty directory. The snapshot is complete when the
+// directory has a file machine.json.
 func (v *VM) Snapshot(ctx context.Context, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -139,7 +140,7 @@ func (v *VM) save(ctx context.Context, c *qmp.Client, dir string) error {
 		return err
 	}
 	defer func() { _ = listener.Close() }()
-	// "unlimited" has no word in QEMU; the disk is slower than this.
+	// QEMU has no value for "unlimited". No disk is faster than this.
 	if err := c.Execute(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(1) << 40}, nil); err != nil {
 		return err
 	}
@@ -159,7 +160,7 @@ func (v *VM) save(ctx context.Context, c *qmp.Client, dir string) error {
 	return write(filepath.Join(dir, originFile), b)
 }
 
-// describe says what is saved.
+// describe returns the origin of the snapshot.
 func (v *VM) describe(ctx context.Context, c *qmp.Client) (origin, error) {
 	o, err := originOf(v.m)
 	if err != nil {
@@ -191,8 +192,8 @@ func version(ctx context.Context, c *qmp.Client) (string, error) {
 	return fmt.Sprintf("%d.%d.%d", v.QEMU.Major, v.QEMU.Minor, v.QEMU.Micro), err
 }
 
-// thaw makes a VM that was saved already ready to be saved again: QEMU saves none
-// twice unless it has run in between, if only for an instant.
+// thaw prepares a VM that was saved before for another save. QEMU saves a VM twice only if it
+// has run in between, even for a moment.
 func (v *VM) thaw(ctx context.Context, c *qmp.Client) error {
 	s, err := status(ctx, c)
 	if err != nil || s != statePostmigrate {
@@ -204,7 +205,7 @@ func (v *VM) thaw(ctx context.Context, c *qmp.Client) error {
 	return c.Execute(ctx, "stop", nil, nil)
 }
 
-// listen makes a socket that the VMM may connect to.
+// listen creates a socket to which the VMM may connect.
 func (v *VM) listen() (*net.UnixListener, error) {
 	path := filepath.Join(directory(v.m), outSocket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -223,7 +224,7 @@ func (v *VM) listen() (*net.UnixListener, error) {
 	return l, nil
 }
 
-// receive writes what the VMM sends to a file, at most as much as the machine can have.
+// receive writes the data from the VMM to a file, at most as much as the machine can have.
 func (v *VM) receive(ctx context.Context, l *net.UnixListener, path string) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -251,7 +252,7 @@ func (v *VM) receive(ctx context.Context, l *net.UnixListener, path string) erro
 	return errors.Join(err, f.Close())
 }
 
-// send orders the migration and waits for its end.
+// send starts the migration and waits for its end.
 func (v *VM) send(ctx context.Context, c *qmp.Client) error {
 	if err := c.Execute(ctx, "migrate", map[string]any{"uri": "unix:" + outSocket}, nil); err != nil {
 		return err
@@ -263,8 +264,8 @@ func (v *VM) send(ctx context.Context, c *qmp.Client) error {
 		}
 		select {
 		case <-ctx.Done():
-			// Without this the VM would stay half saved. The connection is no more
-			// bound to ctx; QEMU answers at once or the socket's death ends it.
+			// Cancel the migration, or the VM would stay partially saved. Use a context that has
+			// not ended; QEMU answers at once, or the end of the socket ends the call.
 			_ = c.Execute(context.WithoutCancel(ctx), "migrate_cancel", nil, nil)
 			return context.Cause(ctx)
 		case <-time.After(poll):
@@ -290,7 +291,7 @@ func migrated(ctx context.Context, c *qmp.Client) (bool, error) {
 	}
 }
 
-// restore gives QEMU the memory that it waits for.
+// restore sends QEMU the memory for which it waits.
 func (v *VM) restore(ctx context.Context) error {
 	f, err := os.Open(filepath.Join(v.m.Restore, memoryFile))
 	if err != nil {
@@ -339,7 +340,7 @@ func awaitMemory(ctx context.Context, c *qmp.Client) error {
 	}
 }
 
-// write makes a file that is on the disk when it has its name.
+// write creates a file that is synced to the disk before it gets its name.
 func write(path string, b []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
 	if err != nil {

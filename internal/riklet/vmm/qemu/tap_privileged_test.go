@@ -18,8 +18,8 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// TestPrivilegedTAP has a VMM without root attach to a TAP that it owns, and the guest
-// answer on it.
+// TestPrivilegedTAP checks that a VMM without root can attach to a TAP that it owns, and that
+// the guest answers on it.
 func TestPrivilegedTAP(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
@@ -41,7 +41,7 @@ func TestPrivilegedTAP(t *testing.T) {
 	v := vmmtest.Up(t, d, m, func(ctx context.Context, c guest.Channel) error { return configure(ctx, c, m.NICs[0].MAC) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	// Nobody listens there: that the guest says so is an answer.
+	// No program listens on that port. The guest's refusal is an answer.
 	_, err := new(net.Dialer).DialContext(ctx, "tcp", "10.9.9.2:9")
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("connecting to the guest = %v, want it to refuse", err)
@@ -49,7 +49,7 @@ func TestPrivilegedTAP(t *testing.T) {
 	powerOff(ctx, t, v, d.Channel(m))
 }
 
-// powerOff has the init shut the guest down, and waits for the VMM's end.
+// powerOff makes the init shut the guest down, and waits for the end of the VMM.
 func powerOff(ctx context.Context, t *testing.T, v vmm.VM, c guest.Channel) {
 	t.Helper()
 	session, err := guest.Connect(ctx, c)
@@ -68,7 +68,7 @@ func powerOff(ctx context.Context, t *testing.T, v vmm.VM, c guest.Channel) {
 		if err != nil {
 			t.Fatalf("State() after the guest powered off = %q, %v, want ErrGone soon", state, err)
 		}
-		time.Sleep(poll) // QEMU tells nobody who is not connected
+		time.Sleep(poll) // QEMU notifies only connected clients
 	}
 }
 

@@ -5,8 +5,8 @@ import "time"
 // rdtsc reads the processor's time-stamp counter.
 func rdtsc() uint64
 
-// tscKilohertz measures how fast the time-stamp counter runs, to some parts in a
-// million: QEMU's software emulation hands it to guests as it is.
+// tscKilohertz measures the frequency of the time-stamp counter, with an error of some parts per
+// million. QEMU's software emulation passes the counter to guests unchanged.
 func tscKilohertz() int64 {
 	const span = 50 * time.Millisecond
 	from, began := reading()
@@ -18,8 +18,8 @@ func tscKilohertz() int64 {
 	return int64(float64(to-from) / float64(ended.Sub(began).Nanoseconds()) * 1e6)
 }
 
-// reading pairs the counter with the clock: the tightest of some tries, since the
-// process may lose the processor between the two.
+// reading pairs the counter with the clock. It returns the most precise of several attempts,
+// because the process may be interrupted between the two.
 func reading() (counter uint64, at time.Time) {
 	best := time.Duration(1<<63 - 1)
 	for range 10 {

@@ -2,5 +2,5 @@
 
 package qemu
 
-// tscKilohertz is 0: there is no such counter.
+// tscKilohertz returns 0, because there is no such counter.
 func tscKilohertz() int64 { return 0 }

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// poll is how often a state that QEMU announces to nobody is looked at.
+	// poll is the interval of checks for states that QEMU does not announce.
 	poll = 10 * time.Millisecond
-	// startedFile in the machine's directory tells a restored VM that was started from
-	// one that only read its memory: to QEMU both are paused.
+	// startedFile is a file in the machine's directory. It distinguishes a restored VM that was
+	// started from one that has only loaded its memory, because for QEMU both are paused.
 	startedFile = "vmm-started"
 )
 
-// VM is a connection to QEMU. It holds no socket: QEMU serves one at a time, so each
-// question opens its own, and any number of agents can ask.
+// VM is a connection to QEMU. It holds no socket: QEMU serves one connection at a time, so each
+// request opens a new one, and any number of agents can send requests.
 type VM struct {
 	m vmm.Machine
-	// turn lets one call at a time connect, so that those of one agent do not fill
-	// the socket's queue.
+	// turn allows one call at a time to connect, so that the calls of one agent do not fill the
+	// socket's queue.
 	turn chan struct{}
 }
 
@@ -40,7 +40,7 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 		if err == nil {
 			return v, nil
 		}
-		// Also the look itself may fail because ctx ends, and then there is none either.
+		// The state request itself may fail because ctx ends; that also means ErrGone.
 		if !errors.Is(err, vmm.ErrGone) && ctx.Err() == nil {
 			return nil, err
 		}
@@ -52,7 +52,7 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	}
 }
 
-// with runs a function on a connection of its own.
+// with runs a function on a new connection.
 func (v *VM) with(ctx context.Context, f func(*qmp.Client) error) error {
 	select {
 	case v.turn <- struct{}{}:
@@ -107,7 +107,7 @@ func status(ctx context.Context, c *qmp.Client) (string, error) {
 	return s.Status, err
 }
 
-// State asks QEMU.
+// State returns the state that QEMU reports.
 func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	s, err := v.status(ctx)
 	if err != nil {
@@ -130,7 +130,7 @@ func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	}
 }
 
-// waits says that a restored VM has never been told to go on.
+// waits reports whether a restored VM has never been started.
 func (v *VM) waits() bool {
 	if v.m.Restore == "" {
 		return false
@@ -141,8 +141,8 @@ func (v *VM) waits() bool {
 
 func (v *VM) started() string { return filepath.Join(v.m.Dir, startedFile) }
 
-// Start boots the guest, or reads the snapshot and lets it go on. One that was started
-// before is left as it is, also if it is paused.
+// Start boots the guest, or loads the snapshot and resumes it. A VM that was started before
+// stays unchanged, even if it is paused.
 func (v *VM) Start(ctx context.Context) error {
 	s, err := v.status(ctx)
 	if err != nil {
@@ -185,8 +185,8 @@ func (v *VM) Resume(ctx context.Context) error {
 	return v.when(ctx, "cont", map[string]bool{statePaused: true, statePostmigrate: true}, stateRunning)
 }
 
-// when runs a command in the states that it is for, does nothing in those where its
-// work is done, and refuses in all others.
+// when runs a command in the states in from, does nothing in the states in done, and refuses in
+// all others.
 func (v *VM) when(ctx context.Context, command string, from map[string]bool, done ...string) error {
 	return v.with(ctx, func(c *qmp.Client) error {
 		s, err := status(ctx, c)
@@ -205,9 +205,9 @@ func (v *VM) when(ctx context.Context, command string, from map[string]bool, don
 	})
 }
 
-// Shutdown presses the power button. A guest that has no driver for it does not notice:
-// the init's own Shutdown is the usual way.
+// Shutdown presses the power button. A guest without a driver for it does not react; the usual
+// way is the init's own Shutdown.
 func (v *VM) Shutdown(ctx context.Context) error { return v.do(ctx, "system_powerdown") }
 
-// Close has nothing to close.
+// Close does nothing.
 func (v *VM) Close() error { return nil }

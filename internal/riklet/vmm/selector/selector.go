@@ -1,6 +1,6 @@
-// Package selector is the vmm.Driver of a node that has several: the first one that
-// runs guests here makes every new machine, and each machine stays with the one that
-// made it, whatever a later agent would choose.
+// Package selector is the vmm.Driver of a node with several drivers. The first driver that can
+// run guests here creates every new machine. Each machine stays with the driver that created it,
+// even if a later agent chooses another.
 package selector
 
 import (
@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// Driver chooses among others.
+// Driver chooses one of several drivers.
 type Driver struct {
 	drivers []vmm.Driver
 
@@ -28,10 +28,10 @@ type Driver struct {
 
 var _ vmm.Driver = (*Driver)(nil)
 
-// Of makes a driver of at least one; the first is liked best.
+// Of returns a driver that chooses among at least one; the first one has the highest preference.
 func Of(drivers ...vmm.Driver) *Driver { return &Driver{drivers: drivers} }
 
-// Name is that of the chosen driver, or of all while none is chosen.
+// Name returns the name of the chosen driver, or the names of all while none is chosen.
 func (d *Driver) Name() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -45,7 +45,7 @@ func (d *Driver) Name() string {
 	return strings.Join(names, " or ")
 }
 
-// Probe tries one after the other. When none works it says why of each.
+// Probe tries one driver after the other. If none works, the error has the reason of each.
 func (d *Driver) Probe(ctx context.Context) (vmm.Capabilities, error) {
 	_, capabilities, err := d.choose(ctx)
 	return capabilities, err
@@ -70,7 +70,7 @@ func (d *Driver) choose(ctx context.Context) (vmm.Driver, vmm.Capabilities, erro
 	return nil, vmm.Capabilities{}, errors.Join(errs...)
 }
 
-// Validate asks the driver that would make the machine, or all before there is one.
+// Validate uses the driver that would create the machine, or all drivers while none is chosen.
 func (d *Driver) Validate(m vmm.Machine) error {
 	d.mu.Lock()
 	chosen := d.chosen
@@ -86,10 +86,10 @@ func (d *Driver) Validate(m vmm.Machine) error {
 	return nil
 }
 
-// maker is the file in which a machine says whose it is.
+// maker is the file in a machine's directory with the name of its driver.
 const maker = "driver"
 
-// Prepare lets the chosen driver make the machine.
+// Prepare makes the chosen driver create the machine.
 func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
 	one, _, err := d.choose(ctx)
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, er
 	return one.Prepare(ctx, m)
 }
 
-// of finds the driver that made a machine.
+// of finds the driver that created a machine.
 func (d *Driver) of(m vmm.Machine) (vmm.Driver, error) {
 	name, err := os.ReadFile(filepath.Join(m.Dir, maker))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +121,7 @@ func (d *Driver) of(m vmm.Machine) (vmm.Driver, error) {
 	return nil, fmt.Errorf("%w: machine %s was made by %q, which this node does not use now: start the riklet with --vmm=%s until it is gone", vmm.ErrUnsupported, m.ID, name, name)
 }
 
-// Connect reaches the machine by the driver that made it.
+// Connect uses the driver that created the machine.
 func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	one, err := d.of(m)
 	if err != nil {
@@ -130,7 +130,8 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	return one.Connect(ctx, m)
 }
 
-// Channel is that of the driver that made the machine; without one it leads nowhere.
+// Channel returns the channel of the driver that created the machine, or an empty one without a
+// driver.
 func (d *Driver) Channel(m vmm.Machine) guest.Channel {
 	one, err := d.of(m)
 	if err != nil {
@@ -139,9 +140,10 @@ func (d *Driver) Channel(m vmm.Machine) guest.Channel {
 	return one.Channel(m)
 }
 
-// Cleanup has the driver that made the machine remove it. The note of whose it is was
-// made before anything else and goes last. It is in memory: after a restart of the node there
-// may be something of the machine elsewhere, and each driver removes what it finds.
+// Cleanup makes the driver that created the machine remove it. The file with the driver's name
+// is written first and removed last. It is in memory, so it is lost when the node restarts,
+// while other files of the machine may still exist on disk. Without it, every driver removes
+// what it finds.
 func (d *Driver) Cleanup(ctx context.Context, m vmm.Machine) error {
 	one, err := d.of(m)
 	if errors.Is(err, vmm.ErrGone) {

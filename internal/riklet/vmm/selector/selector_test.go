@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// one is a driver that notes what it is asked. What drivers do is vmmtest's to check.
+// one is a driver that records its calls. vmmtest tests real drivers.
 type one struct {
 	name    string
 	unfit   error
@@ -38,7 +38,7 @@ func (o *one) Cleanup(_ context.Context, m vmm.Machine) error {
 	if err := os.Remove(filepath.Join(m.Dir, "vmm")); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return nil // twice is once
+	return nil // a second call does nothing
 }
 
 func TestAMachineStaysWithItsDriver(t *testing.T) {
@@ -56,7 +56,7 @@ func TestAMachineStaysWithItsDriver(t *testing.T) {
 	if p, err := d.Prepare(ctx, m); err != nil || p.Argv[0] != "b" {
 		t.Fatalf("Prepare() = %+v, %v", p, err)
 	}
-	later := Of(&one{name: "a"}, b) // now the other one is liked best
+	later := Of(&one{name: "a"}, b) // now the other one is preferred
 	if _, err := later.Probe(ctx); err != nil || later.Name() != "a" {
 		t.Fatalf("Probe() = %v; %s", err, later.Name())
 	}
@@ -85,7 +85,8 @@ func TestWithoutADriverThatRunsHere(t *testing.T) {
 	}
 }
 
-// After a restart of the node nothing says who made a machine, and something of it may be left.
+// After a restart of the node, no file has the name of a machine's driver, but files of the
+// machine may be left.
 func TestWhatIsLeftOfAMachineIsCleanedUp(t *testing.T) {
 	t.Parallel()
 	a, b := &one{name: "a"}, &one{name: "b"}

@@ -1,11 +1,10 @@
-// Package vmmfake is a running double of a VMM, for tests of what is above a
-// vmm.Driver: nothing is booted, but a process of the machine's user is started, can be
-// paused and killed, and serves a channel on which the guest's real protocol is spoken.
-// What is run "in the guest" is a process of this machine, without a root of its own;
-// disks, networks and volumes are named and not used.
+// Package vmmfake is a running fake of a VMM, for tests of the users of a vmm.Driver. It boots
+// nothing, but starts a process of the machine's user. The process can be paused and killed, and
+// serves a channel with the guest's real protocol. A process "in the guest" is a process of this
+// machine, without its own root. Disks, networks and volumes are accepted but not used.
 //
-// The process is the test's own program, whose TestMain calls Main first, or the one
-// in the directory double.
+// The process is the test's own program, whose TestMain calls Main first, or the program in the
+// directory double.
 package vmmfake
 
 import (
@@ -39,24 +38,24 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// Driver is the vmm.Driver of the double.
+// Driver is the vmm.Driver of the fake.
 type Driver struct {
-	// Program is the file of a program that calls Main; empty: the test's own. One of
-	// its own starts sooner than a large test.
+	// Program is the file of a program that calls Main; empty means the test's own. A separate
+	// program starts faster than a large test.
 	Program string
 }
 
 var _ vmm.Driver = Driver{}
 
-// Name is "fake".
+// Name returns "fake".
 func (Driver) Name() string { return "fake" }
 
-// Probe finds the double, which boots nothing and limits nothing.
+// Probe always succeeds. The fake boots nothing and enforces no limits.
 func (Driver) Probe(context.Context) (vmm.Capabilities, error) {
 	return vmm.Capabilities{Version: "1", Accelerator: "none"}, nil
 }
 
-// Validate reports every problem of a machine. No machine can be restored.
+// Validate reports every problem of a machine. A machine with Restore is invalid.
 func (Driver) Validate(m vmm.Machine) error {
 	err := m.Validate()
 	if m.Restore != "" {
@@ -67,12 +66,12 @@ func (Driver) Validate(m vmm.Machine) error {
 
 func directory(m vmm.Machine) string { return filepath.Join(m.Dir, ownDir) }
 
-// Channel is the socket that the double serves the guest's protocol on.
+// Channel returns the socket on which the fake serves the guest's protocol.
 func (Driver) Channel(m vmm.Machine) guest.Channel {
 	return guest.Channel{Socket: filepath.Join(directory(m), guestSocket)}
 }
 
-// Prepare links the program to where the machine's user may run it.
+// Prepare links the program to a path where the machine's user can run it.
 func (d Driver) Prepare(_ context.Context, m vmm.Machine) (launch.Process, error) {
 	if err := d.Validate(m); err != nil {
 		return launch.Process{}, err
@@ -81,7 +80,7 @@ func (d Driver) Prepare(_ context.Context, m vmm.Machine) (launch.Process, error
 		return launch.Process{}, errors.Join(err, stage.Remove(directory(m)))
 	}
 	return launch.Process{
-		// By way of the working directory: what is above it may be closed to the user.
+		// Use the working directory, because the user may lack access to the directories above.
 		Argv: []string{"/proc/self/cwd/" + programFile, word, strconv.FormatInt(m.MemoryBytes, 10)},
 		Env:  []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		Dir:  directory(m), Enclosed: true, UID: m.UID, GID: m.GID, Cgroups: m.Cgroups,
@@ -115,7 +114,7 @@ func (d Driver) prepare(m vmm.Machine) error {
 	return nil
 }
 
-// Cleanup removes what Prepare made.
+// Cleanup removes what Prepare created.
 func (Driver) Cleanup(_ context.Context, m vmm.Machine) error {
 	if !filepath.IsAbs(m.Dir) {
 		return fmt.Errorf("%w: the directory %q is not absolute", vmm.ErrInvalid, m.Dir)
@@ -123,7 +122,7 @@ func (Driver) Cleanup(_ context.Context, m vmm.Machine) error {
 	return stage.Remove(directory(m))
 }
 
-// Connect waits until the double answers.
+// Connect waits until the fake answers.
 func (Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	v := &VM{m: m}
 	for {
@@ -142,12 +141,12 @@ func (Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	}
 }
 
-// VM is a connection to the double. Each order opens its own socket.
+// VM is a connection to the fake. Each order opens a new connection.
 type VM struct{ m vmm.Machine }
 
 var _ vmm.VM = (*VM)(nil)
 
-// order is what the double is asked, and reply what it says, as a line of JSON each.
+// order is a request to the fake, and reply its answer, each as a line of JSON.
 type order struct {
 	Do string `json:"do"`
 }
@@ -202,10 +201,10 @@ func (v *VM) do(ctx context.Context, what string) error {
 	return err
 }
 
-// Start lets the guest's end of the channel be served.
+// Start makes the fake serve the guest's end of the channel.
 func (v *VM) Start(ctx context.Context) error { return v.do(ctx, doStart) }
 
-// State asks the double.
+// State returns the state that the fake reports.
 func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	r, err := v.ask(ctx, doState)
 	if err == nil && r.State == "" {
@@ -217,10 +216,10 @@ func (v *VM) State(ctx context.Context) (vmm.State, error) {
 // Pause stops every process of the guest, and its channel.
 func (v *VM) Pause(ctx context.Context) error { return v.do(ctx, doPause) }
 
-// Resume lets them go on.
+// Resume continues them.
 func (v *VM) Resume(ctx context.Context) error { return v.do(ctx, doResume) }
 
-// Snapshot cannot be.
+// Snapshot always fails.
 func (v *VM) Snapshot(ctx context.Context, _ string) error {
 	if _, err := v.State(ctx); err != nil {
 		return err
@@ -228,14 +227,14 @@ func (v *VM) Snapshot(ctx context.Context, _ string) error {
 	return fmt.Errorf("%w: a double has no memory to write", vmm.ErrUnsupported)
 }
 
-// Shutdown ends the guest's processes and then the double.
+// Shutdown ends the guest's processes and then the fake.
 func (v *VM) Shutdown(ctx context.Context) error { return v.do(ctx, doShutdown) }
 
-// Metrics gives the memory that the machine was given.
+// Metrics returns the memory assigned to the machine.
 func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	r, err := v.ask(ctx, doState)
 	return r.Metrics, err
 }
 
-// Close has nothing to close.
+// Close does nothing.
 func (v *VM) Close() error { return nil }

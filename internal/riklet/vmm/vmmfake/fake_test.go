@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestFake runs the suite: as root each double is a user of its own, else the caller.
+// TestFake runs the suite. As root, each fake runs as a different user; otherwise as the caller.
 func TestFake(t *testing.T) {
 	kernel := kernel(t)
 	vmmtest.Run(t, vmmtest.Config{
@@ -52,7 +52,7 @@ func with(ctx context.Context, c guest.Channel, f func(guest.Guest) error) error
 	return f(guest.New(session.Open))
 }
 
-// TestProcessesOfTheGuest runs commands, and holds them by a pause.
+// TestProcessesOfTheGuest runs commands, and stops them with a pause.
 func TestProcessesOfTheGuest(t *testing.T) {
 	m := vmmtest.Machine(t)
 	m.Kernel = kernel(t)
@@ -81,7 +81,7 @@ func TestProcessesOfTheGuest(t *testing.T) {
 	}
 }
 
-// hold pauses the machine and looks at its process.
+// hold pauses the machine and checks its process.
 func hold(ctx context.Context, t *testing.T, v vmm.VM, g guest.Guest) error {
 	t.Helper()
 	r, err := g.Run(ctx, guest.Process{Argv: []string{"/bin/sleep", "1000"}}, guest.Streams{})
@@ -106,7 +106,7 @@ func hold(ctx context.Context, t *testing.T, v vmm.VM, g guest.Guest) error {
 	return nil
 }
 
-// awaitState waits until the kernel calls a process stopped, or sleeping.
+// awaitState waits until the kernel reports a process as stopped, or sleeping.
 func awaitState(ctx context.Context, t *testing.T, pid int, want string) {
 	t.Helper()
 	last := ""
@@ -119,7 +119,7 @@ func awaitState(ctx context.Context, t *testing.T, pid int, want string) {
 		if last = fields[0]; last == want {
 			return
 		}
-		time.Sleep(poll) // the kernel tells nobody
+		time.Sleep(poll) // the kernel sends no notification
 	}
 	t.Fatalf("process %d is in the state %s, want %s", pid, last, want)
 }

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest/guestinit"
 )
 
-// host is the guestinit.Machine of the double: this machine, as its user.
+// host is the guestinit.Machine of the fake. Its processes run on this machine, as its user.
 type host struct{}
 
 var _ guestinit.Machine = host{}
@@ -32,7 +32,7 @@ func (host) Dial(ctx context.Context, port int32) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
 }
 
-// Start runs a process with pipes. There are no terminals.
+// Start runs a process with pipes. It does not support terminals.
 func (host) Start(p guest.Process, stdin bool) (*guestinit.Child, error) {
 	if len(p.Argv) == 0 || p.TTY {
 		return nil, fmt.Errorf("%w: a double runs commands, without a terminal", guest.ErrNotRunnable)
@@ -69,7 +69,7 @@ func (host) Start(p guest.Process, stdin bool) (*guestinit.Child, error) {
 	return c, nil
 }
 
-// pipes joins a command and a child; it gives the command's ends.
+// pipes connects a command and a child. It returns the command's ends.
 func pipes(cmd *exec.Cmd, c *guestinit.Child, stdin bool) ([]*os.File, error) {
 	var theirs []*os.File
 	for _, ours := range []struct {
@@ -116,17 +116,17 @@ func exitOf(cmd *exec.Cmd) guest.Exit {
 	return guest.Exit{Code: cmd.ProcessState.ExitCode()}
 }
 
-// Stop kills what runs in the guest.
+// Stop kills all processes of the guest.
 func (host) Stop() error { return signalDescendants(syscall.SIGKILL) }
 
-// PowerOff ends the double.
+// PowerOff ends the fake.
 func (host) PowerOff() {
 	_ = signalDescendants(syscall.SIGKILL)
 	os.Exit(0)
 }
 
-// signalDescendants signals all that came from this process, parents first, so that none
-// is missed that is made meanwhile by one that was not reached yet.
+// signalDescendants signals all descendants of this process, parents first, so that it also
+// reaches children created in the meantime by a process that it had not signaled yet.
 func signalDescendants(s syscall.Signal) error {
 	done := map[int]bool{}
 	for {
@@ -158,11 +158,10 @@ func descendants(of int) ([]int, error) {
 	children := map[int][]int{}
 	for _, path := range stats {
 		b, err := os.ReadFile(path)
-		// The name in brackets may have anything in it; the parent is the second
-		// field after it.
+		// The name in brackets may contain anything. The parent is the second field after it.
 		fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 		if err != nil || len(fields) < 2 {
-			continue // it has ended meanwhile
+			continue // it has ended in the meantime
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		parent, _ := strconv.Atoi(string(fields[1]))

@@ -15,11 +15,10 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// word is the first argument of a test's program that is to become the double.
+// word is the first argument of a test's program that becomes the fake.
 const word = "vmmfake"
 
-// Main turns a test's program into the double, if it was started as one, and does not
-// return then.
+// Main turns a test's program into the fake, if it was started as one, and then does not return.
 func Main() {
 	if len(os.Args) != 3 || os.Args[1] != word {
 		return
@@ -31,14 +30,14 @@ func Main() {
 	os.Exit(0)
 }
 
-// double is the process.
+// double is the process of the fake.
 type double struct {
 	memory uint64
 	server *guestinit.Server
 
 	mu    sync.Mutex
 	state vmm.State
-	// running is closed while the guest runs; another one takes its place at a pause.
+	// running is closed while the guest runs. A pause replaces it by an open channel.
 	running chan struct{}
 }
 
@@ -74,7 +73,7 @@ func accept(l net.Listener, f func(net.Conn)) error {
 	}
 }
 
-// guest serves one session at a time, as a serial port does, when the guest runs.
+// guest serves one session at a time, like a serial port, while the guest runs.
 func (d *double) guest(c net.Conn) {
 	d.wait()
 	if err := d.server.Serve(gated{c, d}); err != nil {
@@ -90,7 +89,7 @@ func (d *double) wait() {
 	<-running
 }
 
-// gated holds what goes through a connection while the guest is paused.
+// gated blocks reads and writes of a connection while the guest is paused.
 type gated struct {
 	net.Conn
 	d *double

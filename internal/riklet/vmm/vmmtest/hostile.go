@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// lies are what a VMM that was taken over could say. Each writes until it fails.
+// lies are answers that a compromised VMM could send. Each writes until it fails.
 var lies = map[string]func(net.Conn){
 	"silence":         func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
 	"hanging up":      func(net.Conn) {},
@@ -34,8 +34,8 @@ var lies = map[string]func(net.Conn){
 	},
 }
 
-// flood sends the first part once and the rest again and again, slowly enough that it
-// is the reader's memory that would fill.
+// flood writes the first part once and the rest repeatedly. It is slow enough that only the
+// reader's memory could fill.
 func flood(c net.Conn, first string, rest ...string) {
 	again := strings.Join(rest, "")
 	if again == "" {
@@ -51,8 +51,8 @@ func flood(c net.Conn, first string, rest ...string) {
 	}
 }
 
-// hostile checks that no peer on the VMM's socket can hold a caller beyond its context,
-// fill its memory, or be taken for a VMM.
+// hostile checks that no peer on the VMM's socket can block a caller beyond its context, fill
+// its memory, or be accepted as a VMM.
 func (s *suite) hostile(t *testing.T) {
 	if s.ControlSocket == nil {
 		t.Skip("the driver has no socket")
@@ -60,8 +60,8 @@ func (s *suite) hostile(t *testing.T) {
 	for name, lie := range lies {
 		t.Run(name, func(t *testing.T) {
 			m := s.machine(t)
-			// The peer is the test's own process; the driver is not to refuse it
-			// for its user.
+			// The peer is the test's own process. The driver must not refuse it because of its
+			// user.
 			m.UID, m.GID = uint32(os.Geteuid()), uint32(os.Getegid())
 			serve(t, s.ControlSocket(m), lie)
 			var before, after runtime.MemStats
@@ -102,8 +102,8 @@ func (s *suite) ask(ctx context.Context, m vmm.Machine) error {
 	return errors.Join(first, second, third)
 }
 
-// impostor checks that a socket served by somebody else than the machine's user is
-// not spoken to.
+// impostor checks that the driver sends nothing to a socket that another user than the machine's
+// serves.
 func (s *suite) impostor(t *testing.T) {
 	m := s.machine(t)
 	m.UID++

@@ -15,14 +15,14 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// connectTooEarly checks that Connect waits for a VMM, and gives up with its context.
+// connectTooEarly checks that Connect waits for a VMM, and fails when its context ends.
 func (s *suite) connectTooEarly(t *testing.T) {
 	m := s.machine(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := s.Driver.Connect(ctx, m)
 	wantGone(t, "Connect() to a machine that was not prepared", err)
-	// The same when the look itself is what its context ends.
+	// The same if the context ends during the state request.
 	over, end := context.WithCancel(t.Context())
 	end()
 	_, err = s.Driver.Connect(over, m)
@@ -49,7 +49,7 @@ func (s *suite) connectTooEarly(t *testing.T) {
 	}
 }
 
-// life is one machine from its start to its end.
+// life tests one machine from its start to its end.
 func (s *suite) life(t *testing.T) {
 	m := s.machine(t)
 	run, v := s.up(t, m, func(v vmm.VM) {
@@ -103,7 +103,7 @@ func (s *suite) measure(ctx context.Context, t *testing.T, v vmm.VM, m vmm.Machi
 	}
 }
 
-// snapshot saves a machine, and goes on from there in another process.
+// snapshot saves a machine, and restores it in another process.
 func (s *suite) snapshot(t *testing.T) {
 	m := s.machine(t)
 	run, v := s.up(t, m, nil)
@@ -162,7 +162,7 @@ func (s *suite) restore(ctx context.Context, t *testing.T, m vmm.Machine, dir st
 	run.kill()
 }
 
-// connections checks that agents come and go, and are there at once.
+// connections checks that several agents can connect one after the other and at the same time.
 func (s *suite) connections(t *testing.T) {
 	ctx, m := s.context(t), s.machine(t)
 	s.boot(t, m)
@@ -199,10 +199,10 @@ func (s *suite) connections(t *testing.T) {
 	}
 }
 
-// descriptors counts the test's own open files.
+// descriptors returns the number of the test's open files.
 func descriptors(t *testing.T) int { return len(entries(t, "/proc/self/fd")) }
 
-// killed checks that nothing hangs when the VMM dies.
+// killed checks that no call hangs when the VMM dies.
 func (s *suite) killed(t *testing.T) {
 	ctx, m := s.context(t), s.machine(t)
 	run := s.boot(t, m)
@@ -242,11 +242,12 @@ func (s *suite) connect(ctx context.Context, t *testing.T, m vmm.Machine) vmm.VM
 	return v
 }
 
-// bootsAtMost is how often a machine is booted whose kernel measures its timer wrongly.
+// bootsAtMost is the maximum number of boots of a machine whose kernel measures its timer
+// wrongly.
 const bootsAtMost = 5
 
-// up boots a machine, looks at its VM with look, if there is one, which may start it,
-// starts it, and waits until its guest answers.
+// up boots a machine and calls look, if set, which may start it. It then starts the VM, and
+// waits until its guest answers.
 func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vmm.VM) {
 	t.Helper()
 	for boots := 1; ; boots++ {
@@ -263,7 +264,7 @@ func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vm
 		if err == nil {
 			return run, v
 		}
-		select { // the output is whole then
+		select { // then the output is complete
 		case <-run.ended:
 		case <-time.After(time.Second):
 		}
@@ -284,7 +285,7 @@ func (s *suite) greet(ctx context.Context, t *testing.T, m vmm.Machine) {
 	}
 }
 
-// answer is Greet's, where the driver boots a guest.
+// answer calls Greet, if the driver boots a guest.
 func (s *suite) answer(ctx context.Context, m vmm.Machine) error {
 	if s.Greet == nil {
 		return nil

@@ -12,14 +12,14 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// process is a VMM that runs.
+// process is a running VMM.
 type process struct {
 	cmd    *exec.Cmd
 	output *output
 	ended  chan struct{}
 }
 
-// boot prepares a machine and starts its VMM, which waits for Start.
+// boot prepares a machine and starts its VMM, which then waits for Start.
 func (s *suite) boot(t *testing.T, m vmm.Machine) *process {
 	t.Helper()
 	p, err := s.Driver.Prepare(s.context(t), m)
@@ -29,7 +29,7 @@ func (s *suite) boot(t *testing.T, m vmm.Machine) *process {
 	return start(t, p)
 }
 
-// start runs what a driver asked for as a supervisor would, but for the cgroups.
+// start runs a driver's process as a supervisor would, except for the cgroups.
 func start(t *testing.T, p launch.Process) *process {
 	t.Helper()
 	run := &process{output: &output{}, ended: make(chan struct{})}
@@ -56,13 +56,13 @@ func start(t *testing.T, p launch.Process) *process {
 	return run
 }
 
-// kill ends the VMM and all that it started, and waits for that.
+// kill kills the VMM and all its children, and waits for its end.
 func (p *process) kill() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.ended
 }
 
-// output keeps the end of what a VMM writes.
+// output keeps the end of a VMM's output.
 type output struct {
 	mu sync.Mutex
 	b  []byte

@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// bad are machines that no VMM may be asked to run, each by what is changed.
+// bad are machines that every driver must refuse, each by the change that makes it invalid.
 var bad = map[string]func(*vmm.Machine){
 	"no ID":                    func(m *vmm.Machine) { m.ID = "" },
 	"ID that climbs":           func(m *vmm.Machine) { m.ID = "../../etc" },
@@ -107,7 +107,7 @@ func (s *suite) validate(t *testing.T) {
 	}
 }
 
-// prepare checks that a machine can be prepared again, and what is asked to be run.
+// prepare checks that a machine can be prepared again, and the process that Prepare returns.
 func (s *suite) prepare(t *testing.T) {
 	m := s.machine(t)
 	first, err := s.Driver.Prepare(s.context(t), m)
@@ -137,8 +137,8 @@ func (s *suite) prepare(t *testing.T) {
 	s.unreadable(t)
 }
 
-// unreadable checks that a file which the VMM's user cannot read is refused before
-// the VMM is started, with the file's name.
+// unreadable checks that a file that the VMM's user cannot read is refused before the VMM
+// starts, with the file's name.
 func (s *suite) unreadable(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: the VMM reads what the test reads")

@@ -1,8 +1,8 @@
-// Package vmmtest is what every vmm.Driver has to pass, the running fake too.
+// Package vmmtest is the conformance suite of vmm.Driver, also for the fake.
 //
-// Run starts the processes that a driver asks for, as the driver's users, and looks at
-// what the contract promises: what is refused, the states and their changes, snapshots,
-// several agents at once, a VMM that dies, one that lies, and that nothing is left.
+// Run starts the drivers' processes as the drivers' users, and checks the promises of the
+// contract: refused machines, the states and their changes, snapshots, several agents at once, a
+// VMM that dies, one that sends wrong answers, and that no files are left.
 package vmmtest
 
 import (
@@ -20,29 +20,27 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// Config says what is tested, and with what.
+// Config configures the suite.
 type Config struct {
 	Driver vmm.Driver
-	// Kernel and Initramfs are files that the driver's machines start from.
+	// Kernel and Initramfs are the files from which the driver's machines start.
 	Kernel, Initramfs string
-	// Greet returns nil when a guest answers on its channel; it waits until ctx ends.
-	// Nil: the driver boots no guest here, and the result says so.
+	// Greet returns nil when a guest answers on its channel; it waits until ctx ends. Nil means
+	// that the driver boots no guest here, and the result says so.
 	Greet func(ctx context.Context, c guest.Channel) error
-	// ControlSocket is where the driver reaches the VMM of a machine. The suite puts
-	// hostile peers there.
+	// ControlSocket returns the socket of a machine's VMM. The suite puts hostile peers there.
 	ControlSocket func(m vmm.Machine) string
-	// Timeout bounds every wait for a process or a guest; 0 is a minute.
+	// Timeout limits every wait for a process or a guest; 0 means a minute.
 	Timeout time.Duration
 }
 
-// suite is a Config and what Probe said.
+// suite is a Config and the result of Probe.
 type suite struct {
 	Config
 	found vmm.Capabilities
 }
 
-// Run runs the suite. Root runs every VMM as a user of its own, everybody else as
-// himself.
+// Run runs the suite. As root, every VMM runs as a different user; otherwise as the caller.
 func Run(t *testing.T, c Config) {
 	if c.Timeout == 0 {
 		c.Timeout = time.Minute
@@ -93,14 +91,14 @@ func (s *suite) probe(t *testing.T) {
 // users counts up, so that no two machines of a run have the same user.
 var users atomic.Uint32
 
-// firstUser is far from what any system gives to people or services.
+// firstUser is far from the IDs that systems assign to people or services.
 const firstUser = 64100
 
-// Machine makes one with a read-only and a writable disk, without a kernel, and with a
-// directory and a user of its own.
+// Machine returns a machine with a read-only and a writable disk, a new directory and a new
+// user, but without a kernel.
 func Machine(t *testing.T) vmm.Machine {
 	t.Helper()
-	// Not t.TempDir: its names are long, and sockets lie below.
+	// Not t.TempDir, because its names are too long for sockets.
 	base, err := os.MkdirTemp("", "vmm-")
 	if err != nil {
 		t.Fatal(err)
@@ -133,8 +131,8 @@ func Machine(t *testing.T) vmm.Machine {
 	return m
 }
 
-// Start prepares a machine, starts its VMM and connects to it. All of it goes with the
-// test.
+// Start prepares a machine, starts its VMM and connects to it. The end of the test removes all
+// of it.
 func Start(t *testing.T, d vmm.Driver, m vmm.Machine) vmm.VM {
 	t.Helper()
 	s := &suite{Config: Config{Driver: d, Timeout: time.Minute}}
@@ -143,9 +141,9 @@ func Start(t *testing.T, d vmm.Driver, m vmm.Machine) vmm.VM {
 	return s.connect(s.context(t), t, m)
 }
 
-// Up is Start for a machine whose guest is to come up: it is started, and greet reaches
-// its init. A kernel that measured its timer wrongly, beside tests that leave it no
-// processor, is booted again, as by the node.
+// Up is Start for a machine with a guest: it also starts the VM, and waits until greet reaches
+// the guest's init. If a kernel measures its timer wrongly because other tests use the
+// processor, the machine boots again, as on a node.
 func Up(t *testing.T, d vmm.Driver, m vmm.Machine, greet func(context.Context, guest.Channel) error) vmm.VM {
 	t.Helper()
 	s := &suite{Config: Config{Driver: d, Timeout: time.Minute, Greet: greet}}
@@ -154,7 +152,7 @@ func Up(t *testing.T, d vmm.Driver, m vmm.Machine, greet func(context.Context, g
 	return v
 }
 
-// machine makes one of the suite's kernel, which goes with the test.
+// machine returns a machine with the suite's kernel. The end of the test removes it.
 func (s *suite) machine(t *testing.T) vmm.Machine {
 	t.Helper()
 	m := Machine(t)
@@ -163,7 +161,7 @@ func (s *suite) machine(t *testing.T) vmm.Machine {
 	return m
 }
 
-// clean checks that Cleanup leaves the directory as it was: empty, and root's.
+// clean checks that Cleanup leaves the directory as it was: empty, and owned by root.
 func (s *suite) clean(t *testing.T, m vmm.Machine) {
 	t.Helper()
 	for range 2 {
@@ -210,7 +208,7 @@ func image(t *testing.T, dir, name string, mode os.FileMode) string {
 	return path
 }
 
-// context gives one that ends with the suite's patience.
+// context returns a context that ends after the suite's timeout.
 func (s *suite) context(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), s.Timeout)

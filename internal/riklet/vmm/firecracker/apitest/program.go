@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// The names of the programs that Main can be.
+// The program names that Main recognizes.
 const (
 	vmmName    = "firecracker"
 	jailerName = "jailer"
 )
 
-// Main turns a test's program into Firecracker or its jailer, if it is called so, and
-// does not return then. TestMain calls it first.
+// Main turns a test's program into Firecracker or its jailer, if it has that name, and then does
+// not return. TestMain calls it first.
 func Main() {
 	var err error
 	switch filepath.Base(os.Args[0]) {
@@ -42,13 +42,13 @@ func Main() {
 	os.Exit(0)
 }
 
-// versionFile beside the programs is the version that they say they are.
+// versionFile is the file next to the programs with the version that they report.
 const versionFile = "version"
 
-// Programs makes a directory with the two programs, for FIRECRACKER_LOCATION.
+// Programs creates a directory with the two programs, for FIRECRACKER_LOCATION.
 func Programs(tb testing.TB) string { return ProgramsOf(tb, Version) }
 
-// ProgramsOf does the same for a version of one's choice.
+// ProgramsOf does the same for a given version.
 func ProgramsOf(tb testing.TB, version string) string {
 	tb.Helper()
 	self, err := os.Executable()
@@ -67,7 +67,7 @@ func ProgramsOf(tb testing.TB, version string) string {
 	return dir
 }
 
-// versionBeside reads the version beside a program.
+// versionBeside reads the version file next to a program.
 func versionBeside(program string) string {
 	version, err := os.ReadFile(filepath.Join(filepath.Dir(program), versionFile)) //nolint:gosec // of a test
 	if err != nil {
@@ -103,7 +103,7 @@ func vmm(arguments []string, is string) error {
 
 var jailID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// jailOptions are the jailer's, as docs/jailer.md of Firecracker has them.
+// jailOptions are the jailer's options, from Firecracker's docs/jailer.md.
 type jailOptions struct {
 	id, execFile, base, cgroups, parent string
 	uid, gid                            int
@@ -149,9 +149,9 @@ func parseJail(arguments []string) (jailOptions, error) {
 	return o, nil
 }
 
-// jail does what the jailer does, as far as it matters for a driver: the copy of the
-// program, the root, the devices, the user. It goes on as the VMM itself instead of
-// executing the copy, which would need its libraries in the jail.
+// jail does the part of the jailer's work that matters for a driver: the copy of the program,
+// the root, the devices, the user. Then it continues as the VMM itself. It does not execute the
+// copy, because that would need its libraries in the jail.
 func jail(arguments []string) error {
 	o, err := parseJail(arguments)
 	if err != nil {
@@ -194,7 +194,7 @@ func copyProgram(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// makeDevices makes /dev/kvm and /dev/net/tun, which the jailer does not make twice.
+// makeDevices creates /dev/kvm and /dev/net/tun. Like the jailer, it fails if they exist.
 func makeDevices(o jailOptions) error {
 	for path, number := range map[string]int{"/dev/kvm": 10<<8 | 232, "/dev/net/tun": 10<<8 | 200} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the jailer does

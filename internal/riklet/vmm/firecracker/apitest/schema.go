@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// schema is what an object of the API may and must have. The tables follow the published
-// src/firecracker/swagger/firecracker.yaml (1.12), as far as the driver uses it.
+// schema lists the fields that an object of the API may and must have. The tables follow the
+// published src/firecracker/swagger/firecracker.yaml (1.12), as far as the driver uses it.
 type schema map[string]field
 
 type field struct {
 	kind     kind
 	required bool
-	// min and max bound numbers; max 0 is no bound.
+	// min and max limit numbers. A max of 0 means no limit.
 	min, max int64
 	enum     []string
 	object   schema // of an object, or of a list's entries
@@ -70,7 +70,7 @@ var schemas = map[string]schema{
 	},
 }
 
-// check says what of an object is not as its schema wants it.
+// check returns the first difference between an object and its schema.
 func (s schema) check(where string, value map[string]any) error {
 	for name := range value {
 		if _, ok := s[name]; !ok {

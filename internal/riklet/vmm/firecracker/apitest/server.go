@@ -1,7 +1,7 @@
-// Package apitest is a stand-in for Firecracker and its jailer, for tests on machines
-// that have neither: it boots nothing. What it does is to hold every request against
-// Firecracker's published API: paths and methods, fields and their limits, the order
-// of calls, and that the files named are there and open to the VMM's user.
+// Package apitest is a fake of Firecracker and its jailer, for tests on machines that have
+// neither. It boots nothing. It checks every request against Firecracker's published API: paths
+// and methods, fields and their limits, the order of calls, and that the named files exist and
+// that the VMM's user can open them.
 package apitest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"syscall"
 )
 
-// Version is what the stand-in says that it is.
+// Version is the version that the fake reports.
 const Version = "1.12.0"
 
 const (
@@ -26,7 +26,7 @@ const (
 	paused     = "Paused"
 )
 
-// Server answers as a Firecracker does that has just been started.
+// Server answers like a Firecracker that has just started.
 type Server struct {
 	id, version string
 
@@ -37,15 +37,15 @@ type Server struct {
 	flushes    int
 }
 
-// NewServer makes a server of a version; id is what the jailer would pass on.
+// NewServer returns a server of a version. id is the ID from the jailer.
 func NewServer(id, version string) *Server {
 	return &Server{id: id, version: version, state: notStarted, configured: map[string]map[string]any{}}
 }
 
-// idPattern is what Firecracker takes as the name of a drive or an interface.
+// idPattern matches the names that Firecracker accepts for drives and interfaces.
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
 
-// maxBody is Firecracker's own default limit of a request (51200 bytes).
+// maxBody is Firecracker's default limit for a request (51200 bytes).
 const maxBody = 51200
 
 // ServeHTTP answers one request.
@@ -61,7 +61,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	// For who looks at the process's output; the client is told as well.
+	// Print the error for readers of the process's output. The client also receives it.
 	fmt.Fprintf(os.Stderr, "refused %s %s: %v\n", r.Method, r.URL.Path, err)
 	answer(w, http.StatusBadRequest, map[string]string{"fault_message": err.Error()})
 }
@@ -83,7 +83,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// change checks a request and does what can be done without a guest.
+// change checks a request and does the part that needs no guest.
 func (s *Server) change(r *http.Request) error {
 	path, id := r.URL.Path, ""
 	for _, named := range []string{"/drives/", "/network-interfaces/"} {
@@ -166,7 +166,7 @@ func (s *Server) apply(path, id string, body map[string]any) error {
 	return nil
 }
 
-// configure checks what a device or the machine refers to.
+// configure checks the files that a device or the machine refers to.
 func (s *Server) configure(path string, body map[string]any) error {
 	switch path {
 	case "/boot-source":
@@ -198,14 +198,14 @@ func (s *Server) bootSource(body map[string]any) error {
 			}
 		}
 	}
-	// An x86 kernel takes 2048 bytes with the end.
+	// An x86 kernel accepts 2048 bytes with the NUL.
 	if arguments, _ := body["boot_args"].(string); len(arguments) > 2047 {
 		return fmt.Errorf("the kernel command line is invalid: too large")
 	}
 	return nil
 }
 
-// opens tells whether the VMM's user may open a file as it would.
+// opens checks that the VMM's user can open a file.
 func opens(path string, mode int) error {
 	f, err := os.OpenFile(path, mode, 0) //nolint:gosec // in a jail
 	if err != nil {
@@ -214,8 +214,8 @@ func opens(path string, mode int) error {
 	return f.Close()
 }
 
-// listen makes the vsock device's socket. Nobody listens in a guest that there is not:
-// a connection ends without an answer, as Firecracker ends it.
+// listen creates the vsock device's socket. There is no guest, so each connection ends without
+// an answer, like with Firecracker.
 func (s *Server) listen(path string) error {
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -233,12 +233,12 @@ func (s *Server) listen(path string) error {
 	return nil
 }
 
-// openMetrics opens the pipe or file, once.
+// openMetrics opens the pipe or file. It may be called only once.
 func (s *Server) openMetrics(path string) error {
 	if s.metrics != nil {
 		return fmt.Errorf("Reinitialization of metrics not allowed.") //nolint:staticcheck,revive // its words
 	}
-	// Since 1.14 a pipe that nobody reads is refused (ENXIO).
+	// Since 1.14, a pipe without a reader is refused (ENXIO).
 	mode := os.O_RDWR
 	if s.minor() >= 14 {
 		mode = os.O_WRONLY | syscall.O_NONBLOCK
@@ -251,7 +251,7 @@ func (s *Server) openMetrics(path string) error {
 	return nil
 }
 
-// minor is the second number of the version.
+// minor returns the second number of the version.
 func (s *Server) minor() int {
 	var major, minor int
 	_, _ = fmt.Sscanf(s.version, "%d.%d", &major, &minor)
@@ -279,8 +279,8 @@ func (s *Server) act(action string) error {
 	}
 }
 
-// flush writes a line in the form of Firecracker's metrics: what was added since the
-// last.
+// flush writes a line in the format of Firecracker's metrics, with the increments since the last
+// line.
 func (s *Server) flush() error {
 	if s.state == notStarted {
 		return fmt.Errorf("the requested operation is not supported before starting the microVM")

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// call is a request and whether it is taken.
+// call is a request and whether the server accepts it.
 type call struct {
 	method, path, body string
 	taken              bool

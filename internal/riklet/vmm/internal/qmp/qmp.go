@@ -1,9 +1,8 @@
 // Package qmp is a small client of QEMU's machine protocol (JSON lines on a unix socket).
 //
-// It is our own because of what rik needs and libraries for it lack: a deadline on every
-// step, a bound on every line, a check of who serves the socket, and no goroutine. QEMU
-// serves one connection of a socket at a time and lets others wait, so a connection is
-// held only as long as a question takes.
+// Existing libraries lack what rik needs: a deadline on every step, a limit on every line, a
+// check of the process that serves the socket, and no goroutine. QEMU serves one connection of a
+// socket at a time while others wait, so a connection is held only for one question.
 package qmp
 
 import (
@@ -20,17 +19,17 @@ import (
 )
 
 const (
-	// maxLine bounds what a compromised VMM can make us keep. The longest honest
-	// answer here, query-blockstats of 12 disks, has some 40 kB.
+	// maxLine limits the memory that a compromised VMM can use here. The longest honest answer,
+	// query-blockstats of 12 disks, has some 40 kB.
 	maxLine = 1 << 20
-	// maxEvents bounds how much is skipped while one answer is awaited.
+	// maxEvents limits the number of events skipped while waiting for an answer.
 	maxEvents = 1000
 )
 
-// ErrProtocol is returned when the peer does not speak QMP.
+// ErrProtocol is returned if the peer does not speak QMP.
 var ErrProtocol = errors.New("the peer does not speak QMP")
 
-// Error is what QEMU answered to a command that it refused.
+// Error is QEMU's answer to a command that it refused.
 type Error struct {
 	Command string `json:"-"`
 	Class   string `json:"class"`
@@ -39,13 +38,13 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Command, e.Text) }
 
-// Event is something that QEMU told unasked.
+// Event is a message that QEMU sends without a command.
 type Event struct {
 	Name string          `json:"event"`
 	Data json.RawMessage `json:"data"`
 }
 
-// Client is one connection. One goroutine may use it at a time.
+// Client is one connection. Only one goroutine may use it at a time.
 type Client struct {
 	conn   *net.UnixConn
 	read   *bufio.Reader
@@ -53,9 +52,9 @@ type Client struct {
 	events []Event
 }
 
-// Dial connects and greets. It waits for room in the queue of the socket until ctx ends;
-// a socket that is not there, or is served no more, is socket.ErrGone at once. The peer must run
-// as uid: whatever has put another socket in place is not our VMM.
+// Dial connects and does the handshake. If the queue of the socket is full, it waits until ctx
+// ends. If the socket does not exist or is not served any more, it returns socket.ErrGone at
+// once. The peer must run as uid; any other process behind the socket is not our VMM.
 func Dial(ctx context.Context, path string, uid uint32) (*Client, error) {
 	conn, err := socket.Connect(ctx, path, uid)
 	if err != nil {
@@ -84,8 +83,8 @@ func (c *Client) greet(ctx context.Context) error {
 	return c.Execute(ctx, "qmp_capabilities", nil, nil)
 }
 
-// Execute runs a command and decodes what it returned into out, unless that is nil.
-// After an error that is no *Error the connection is of no more use.
+// Execute runs a command and decodes its result into out, unless that is nil. After an error
+// that is not an *Error, the connection is unusable.
 func (c *Client) Execute(ctx context.Context, command string, arguments, out any) error {
 	defer c.until(ctx)()
 	c.id++
@@ -115,7 +114,7 @@ func (c *Client) Execute(ctx context.Context, command string, arguments, out any
 	return fmt.Errorf("%w: %d events and no answer to %s", ErrProtocol, maxEvents, command)
 }
 
-// Event waits for the next event, also one that came before an answer.
+// Event waits for the next event. It also returns events that arrived before an answer.
 func (c *Client) Event(ctx context.Context) (Event, error) {
 	if len(c.events) > 0 {
 		e := c.events[0]
@@ -136,7 +135,7 @@ func (c *Client) Event(ctx context.Context) (Event, error) {
 // Close ends the connection.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// message is anything that QEMU says after its greeting.
+// message is any message of QEMU after its greeting.
 type message struct {
 	Event
 	ID     *int            `json:"id"`
@@ -176,7 +175,7 @@ func (c *Client) message(ctx context.Context) (message, error) {
 	return m, nil
 }
 
-// line reads one line of bounded length.
+// line reads one line of limited length.
 func (c *Client) line(ctx context.Context) ([]byte, error) {
 	var line []byte
 	for {
@@ -193,7 +192,7 @@ func (c *Client) line(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// failure says that ctx ended where that is why the connection failed.
+// failure returns the cause of ctx if the connection failed because ctx ended.
 func (c *Client) failure(ctx context.Context, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
 		return fmt.Errorf("waiting for QEMU: %w", context.Cause(ctx))
@@ -201,8 +200,7 @@ func (c *Client) failure(ctx context.Context, err error) error {
 	return socket.Gone(err)
 }
 
-// until makes the connection fail when ctx ends, for as long as the returned function
-// was not called.
+// until makes the connection fail when ctx ends, until the caller calls the returned function.
 func (c *Client) until(ctx context.Context) func() {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	return func() { stop() }

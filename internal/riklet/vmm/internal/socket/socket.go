@@ -1,5 +1,5 @@
-// Package socket connects to the unix sockets of a VMM, which may be slow, gone, or not
-// the VMM's at all.
+// Package socket connects to the unix sockets of a VMM. The VMM may be slow or gone, or another
+// process may serve the socket.
 package socket
 
 import (
@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retry is how often a socket that has no room is tried.
+// retry is the interval of attempts while the socket's queue is full.
 const retry = 5 * time.Millisecond
 
 var (
-	// ErrGone is returned when nobody serves the socket, or the peer hung up.
+	// ErrGone is returned if no process serves the socket, or if the peer closed the connection.
 	ErrGone = errors.New("nobody answers on the VMM's socket")
-	// ErrPeer is returned when somebody else than the VMM serves it.
+	// ErrPeer is returned if another process than the VMM serves it.
 	ErrPeer = errors.New("the socket is not the VMM's")
 )
 
-// Connect connects to a unix socket that a process of user uid must serve.
+// Connect connects to a unix socket. The process that serves it must have the user uid.
 func Connect(ctx context.Context, path string, uid uint32) (*net.UnixConn, error) {
 	var d net.Dialer
 	for {
@@ -38,14 +38,14 @@ func Connect(ctx context.Context, path string, uid uint32) (*net.UnixConn, error
 			}
 			return c, nil
 		}
-		// The dialer has the context's deadline, which may pass a moment before it.
+		// The dialer uses the context's deadline, which may pass a moment earlier.
 		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 			<-ctx.Done()
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		// A full queue of a unix socket is EAGAIN for those that do not block.
+		// For a non-blocking socket, a full queue is EAGAIN.
 		if !errors.Is(err, syscall.EAGAIN) {
 			return nil, Gone(err)
 		}
@@ -57,7 +57,7 @@ func Connect(ctx context.Context, path string, uid uint32) (*net.UnixConn, error
 	}
 }
 
-// Gone translates what says that the peer is away.
+// Gone converts errors that mean that the peer is gone to ErrGone.
 func Gone(err error) error {
 	for _, is := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, is) {

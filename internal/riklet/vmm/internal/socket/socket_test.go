@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket whose queue is full is waited for until the context's end, which is what is
-// said then: not that a socket had a deadline.
+// Connect waits for a socket with a full queue until the context ends. It then returns the cause
+// of the context, not the deadline of the socket.
 func TestConnectToAFullQueueEndsWithTheContext(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "riksock") // short, for the socket's path
+	dir, err := os.MkdirTemp("", "riksock") // a short path, for the socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestConnectToAFullQueueEndsWithTheContext(t *testing.T) {
 	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
-	first, err := (&net.Dialer{}).DialContext(t.Context(), "unix", path) // takes the only place
+	first, err := (&net.Dialer{}).DialContext(t.Context(), "unix", path) // uses the only place
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,9 @@
-// Package stage brings the files of a microVM to where its VMM, which runs as a user of
-// its own, can open them: into one directory that belongs to that user.
+// Package stage makes the files of a microVM available to its VMM, which runs as a different
+// user: it puts them into one directory that belongs to that user.
 //
-// A file is linked, or, where it lies on another file system, bind-mounted: the VMM gets
-// the file itself and nothing else of the directories that it lies in. Links and mounts
-// need root as soon as the VMM's user is another than the caller.
+// A file is linked, or, if it is on another file system, bind-mounted. The VMM gets access to
+// the file itself, but not to other files of its directory. If the VMM's user differs from the
+// caller, links and mounts need root.
 package stage
 
 import (
@@ -16,14 +16,14 @@ import (
 	"rik.dev/rik/internal/riklet/mounts"
 )
 
-// Owner is the user that a VMM runs as.
+// Owner is the user of a VMM.
 type Owner struct{ UID, GID uint32 }
 
-// self says whether the calling process is that user already.
+// self reports whether the calling process has that user already.
 func (o Owner) self() bool { return int(o.UID) == os.Geteuid() }
 
-// Directory makes a directory that only the owner enters. What is in it is removed, so
-// that sockets of an earlier run are not taken for those of the next.
+// Directory creates a directory that only the owner can enter. It removes an existing one first,
+// so that sockets of an earlier run are not confused with those of the next.
 func Directory(path string, o Owner) error {
 	if err := Remove(path); err != nil {
 		return err
@@ -34,7 +34,7 @@ func Directory(path string, o Owner) error {
 	return o.own(path)
 }
 
-// own hands a path over, without following it.
+// own changes the owner of a path, without following links.
 func (o Owner) own(path string) error {
 	if o.self() {
 		return nil
@@ -45,8 +45,8 @@ func (o Owner) own(path string) error {
 	return nil
 }
 
-// ReadOnly puts a file at target that the owner can read. Everybody else's right to read
-// is what lets it: the file is shared and stays root's.
+// ReadOnly puts a file at target that the owner can read. The file must be readable for all,
+// because it is shared and stays owned by root.
 func ReadOnly(source, target string, o Owner) error {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -58,8 +58,8 @@ func ReadOnly(source, target string, o Owner) error {
 	return place(source, target)
 }
 
-// Writable puts a file at target that the owner alone can read and write: the file
-// becomes its own.
+// Writable puts a file at target that only the owner can read and write. The owner also becomes
+// the owner of the file.
 func Writable(source, target string, o Owner) error {
 	if err := place(source, target); err != nil {
 		return err
@@ -67,7 +67,7 @@ func Writable(source, target string, o Owner) error {
 	if o.self() {
 		return nil
 	}
-	// Through the source: target may already be out of our hands.
+	// Use the source, because another process may already control target.
 	if err := os.Chmod(source, 0o600); err != nil {
 		return err
 	}
@@ -92,8 +92,8 @@ func place(source, target string) error {
 	return nil
 }
 
-// Remove takes a directory made by Directory away with all that is in it: mounts are
-// detached first, so that nothing of what was mounted is removed. Twice is once.
+// Remove removes a directory that Directory created, with its content. It unmounts first, so
+// that the mounted files are not removed. It may be repeated.
 func Remove(dir string) error {
 	if err := mounts.UnmountAndRemove(dir); err != nil {
 		return fmt.Errorf("removing the VMM's directory: %w", err)

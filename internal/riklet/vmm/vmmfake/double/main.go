@@ -1,4 +1,4 @@
-// Double is the process of vmmfake as a small program of its own, for tests that start
+// Command double is the process of vmmfake as a separate small program, for tests that start
 // many of them.
 package main
 
