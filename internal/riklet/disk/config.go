@@ -16,45 +16,45 @@ import (
 // ErrInvalidConfig is returned by New.
 var ErrInvalidConfig = errors.New("invalid configuration of the block images")
 
-// Images is the image store as far as it is needed here; *image.Store.
+// Images has the methods of *image.Store that this package uses.
 type Images interface {
 	Mount(ctx context.Context, id string, img *image.Image) (rootfs string, err error)
 	Unmount(ctx context.Context, id string, keepWritable bool) error
 	Mounted() ([]string, error)
 }
 
-// The default limits of one block image, those of OCI images.
+// The default limits of one block image, the same as for OCI images.
 var defaults = fetch.Limits{
 	Bytes: 16 << 30, Entries: 1_000_000, DownloadBytes: 8 << 30, Time: image.DefaultTime, Stall: image.DefaultStall,
 }
 
-// Config of a Dir.
+// Config configures a Dir.
 type Config struct {
-	// Root is an absolute directory for the images. It is made when it is missing.
+	// Root is an absolute directory for the images. It is created if it does not exist.
 	Root string
-	// Images mounts pulled images; FromImage needs it.
+	// Images mounts pulled images; FromImage requires it.
 	Images Images
-	// Unpacker is the command line of rik-unpack; FromURL needs it.
+	// Unpacker is the command line of rik-unpack; FromURL requires it.
 	Unpacker []string
-	// MkfsPath and DebugfsPath are mke2fs and debugfs of e2fsprogs; "" looks for them
-	// on the PATH and in the directories of the system's programs.
+	// MkfsPath and DebugfsPath are mke2fs and debugfs of e2fsprogs. If "", they are searched on
+	// the PATH and in the system's program directories.
 	MkfsPath, DebugfsPath string
-	// Limits of one image; those that are 0 are as in defaults.
+	// Limits of one image; 0 means the value in defaults.
 	Limits fetch.Limits
 	// AllowHTTP accepts URLs without TLS.
 	AllowHTTP bool
-	// AllowNetworks are networks that URLs may lead to although they are not public:
-	// an internal mirror, the node itself.
+	// AllowNetworks lists networks that URLs may lead to although they are not public, such as
+	// an internal mirror or the node itself.
 	AllowNetworks []netip.Prefix
 	// AllowProxy uses the proxy of the environment, which then chooses the address.
 	AllowProxy bool
-	// RootCAs vouch for servers; those of the system when nil.
+	// RootCAs verify the certificates of servers; nil means those of the system.
 	RootCAs *x509.CertPool
 	// AllowPath accepts an absolute path of the node in place of a URL.
 	AllowPath bool
-	// Private are directories that no path may lead into: rik's own.
+	// Private lists rik's own directories. No path may lead into them.
 	Private []string
-	// Logger gets what is made and removed; nil discards it.
+	// Logger reports images that are created and removed; nil discards.
 	Logger *slog.Logger
 }
 

@@ -16,10 +16,10 @@ import (
 	"rik.dev/rik/internal/riklet/fetch"
 )
 
-// imageFile is the name of the ext4 image in its directory of the shelf.
+// imageFile is the name of the ext4 image in its directory of the cache.
 const imageFile = "root.ext4"
 
-// Dir is the Store in a directory of the node.
+// Dir is a Store in a directory of the node.
 type Dir struct {
 	cfg   Config
 	log   *slog.Logger
@@ -27,13 +27,13 @@ type Dir struct {
 	tools tools
 
 	fetcher *fetch.Fetcher
-	flights *dircache.Flights[string] // downloads: keys by what was asked for
+	flights *dircache.Flights[string] // downloads: keys are the requests
 }
 
 var _ Store = (*Dir)(nil)
 
-// New opens the store at cfg.Root, and takes away what a crash left: half-made images
-// and the mounts that they were made from. Close lets go of the directory.
+// New opens the store at cfg.Root, and removes what a crash left: incomplete images and the
+// mounts for their creation. Close releases the directory.
 func New(cfg Config) (*Dir, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -64,13 +64,13 @@ func New(cfg Config) (*Dir, error) {
 	return d, nil
 }
 
-// Close ends what is being made; pins stay.
+// Close cancels the creation of images. Pins stay.
 func (d *Dir) Close() error {
 	d.flights.Close()
 	return d.shelf.Close()
 }
 
-// unmountStrays takes away the mounts of builds that did not end.
+// unmountStrays removes the mounts of builds that did not complete.
 func (d *Dir) unmountStrays() error {
 	if d.cfg.Images == nil {
 		return nil
@@ -99,10 +99,9 @@ func (d *Dir) Collect(ctx context.Context, olderThan time.Duration) error {
 	return d.shelf.Collect(ctx, olderThan)
 }
 
-// Lend makes the image appear at path, which must be on the same file system and not
-// exist, by a hard link: a machine's own directory shows its images to the machine's
-// user and to nobody else, while the store stays closed. Removing the link is all that
-// giving back takes.
+// Lend creates a hard link to the image at path, which must be on the same file system and not
+// exist. A machine's own directory thus gives the machine's user access to its images, while the
+// store stays closed. The caller only has to remove the link afterward.
 func (i *Image) Lend(path string) error {
 	if err := os.Link(i.Path, path); err != nil {
 		return fmt.Errorf("lending the block image %s: %w", i.Digest, err)
@@ -110,7 +109,7 @@ func (i *Image) Lend(path string) error {
 	return nil
 }
 
-// reserve is what must stay free on the file system of the store.
+// reserve returns the space that must stay free on the file system of the store.
 func reserve(cfg Config) (int64, error) {
 	if cfg.Limits.ReserveBytes > 0 {
 		return cfg.Limits.ReserveBytes, nil
@@ -122,7 +121,7 @@ func reserve(cfg Config) (int64, error) {
 	return min(int64(st.Blocks)*st.Bsize/50, 512<<20), nil
 }
 
-// checkSpace refuses to begin what would not fit.
+// checkSpace refuses to start if the result would not fit.
 func (d *Dir) checkSpace(dir string, need int64) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
@@ -136,7 +135,7 @@ func (d *Dir) checkSpace(dir string, need int64) error {
 	return nil
 }
 
-// classify gives the errors of the file system their reason.
+// classify adds the reason to errors of the file system.
 func classify(err error) error {
 	if err != nil && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !errors.Is(err, ErrNoSpace) {
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
@@ -144,7 +143,7 @@ func classify(err error) error {
 	return err
 }
 
-// open describes a finished image.
+// open returns a complete image.
 func open(dir, digest string) (*Image, error) {
 	path := filepath.Join(dir, imageFile)
 	info, err := os.Lstat(path)

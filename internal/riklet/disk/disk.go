@@ -1,6 +1,6 @@
-// Package disk makes the block images that microVMs start from: an image's files as
-// one ext4 file system, made once and shared read-only by all that use it, and a
-// writable disk for each instance.
+// Package disk creates the block images from which microVMs boot: an image's files as one ext4
+// file system, created once and shared read-only by all its users, and a writable disk for each
+// instance.
 package disk
 
 import (
@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	// ErrRefused is returned for content that is malformed or lies about itself.
+	// ErrRefused is returned for content that is malformed or inconsistent.
 	ErrRefused = errors.New("the root file system is refused")
-	// ErrTooLarge is returned when a limit on bytes or entries was reached.
+	// ErrTooLarge is returned if a limit on bytes or entries was exceeded.
 	ErrTooLarge = errors.New("the root file system is too large")
-	// ErrDigest is returned when content is not what its checksum says.
+	// ErrDigest is returned if content does not match its checksum.
 	ErrDigest = errors.New("the root file system has another checksum")
-	// ErrNoSpace is returned when the file system of the store is full, up to what
-	// must stay free. Nothing is left of what was begun.
+	// ErrNoSpace is returned if the file system of the store has no space left above the
+	// reserve. Incomplete files are removed.
 	ErrNoSpace = errors.New("no space left for block images")
-	// ErrNoTools is returned when the node lacks the programs that make file systems.
+	// ErrNoTools is returned if the node lacks the programs that create file systems.
 	ErrNoTools = errors.New("a program is missing")
 )
 
@@ -29,11 +29,11 @@ var (
 type Image struct {
 	// Digest identifies the content: of the OCI image's manifest, or of the download.
 	Digest string
-	// Path of the file, 0444 and root's, below the riklet's own directory, which other
-	// users cannot enter: Lend shows it to one of them.
+	// Path of the file. It has mode 0444, belongs to root, and is below the riklet's own
+	// directory, which other users cannot enter. Lend gives one of them access.
 	Path  string
 	Bytes int64
-	// Config is what an OCI image says about its start; empty for a URL's.
+	// Config is the configuration of an OCI image; empty for a URL.
 	Config ImageConfig
 }
 
@@ -44,29 +44,29 @@ type ImageConfig struct {
 	StopSignal           string
 }
 
-// URLRequest asks for a root file system by URL.
+// URLRequest requests a root file system by URL.
 type URLRequest struct {
-	// URL is https, or http when the store allows it; or a path when AllowPath.
+	// URL is https, or http if the store allows it, or a path with AllowPath.
 	URL string
-	// SHA256 in hex of what the URL gives; empty: not checked.
+	// SHA256 of the download in hex; empty means that it is not verified.
 	SHA256 string
 }
 
-// Store is the block images of a node. All its methods may be called at once.
+// Store manages the block images of a node. It is safe for concurrent use.
 type Store interface {
-	// FromImage gives the block image of a pulled OCI image, made on first use. Two
-	// calls for one digest make it once. It is pinned for the user until Release.
+	// FromImage returns the block image of a pulled OCI image. The first call creates it;
+	// simultaneous calls for one digest create it once. It is pinned for the user until Release.
 	FromImage(ctx context.Context, user string, img *image.Image) (*Image, error)
-	// FromURL downloads tar.gz, tar.zst or an ext4 image: told apart by content. Without
-	// a checksum the server is asked whether it has changed, once for each user: who has
-	// an image of a URL keeps it.
+	// FromURL downloads tar.gz, tar.zst or an ext4 image; the content decides which. Without a
+	// checksum it asks the server whether the file has changed, once for each user: a user that
+	// has an image of a URL keeps it.
 	FromURL(ctx context.Context, user string, r URLRequest) (*Image, error)
-	// Writable makes an empty, sparse ext4 disk with room for so many bytes and a journal, at
-	// an absolute path of the caller's. It replaces a file that is there.
+	// Writable creates an empty, sparse ext4 disk with a journal and the given size, at an
+	// absolute path of the caller. It replaces an existing file.
 	Writable(ctx context.Context, path string, bytes int64) error
-	// Release lets go of what a user pinned; Users lists those that have anything.
+	// Release removes the pins of a user. Users returns the users with pins.
 	Release(user string) error
 	Users() ([]string, error)
-	// Collect removes what nobody has used for so long.
+	// Collect removes images that were not used for that long.
 	Collect(ctx context.Context, olderThan time.Duration) error
 }

@@ -16,10 +16,10 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// mountPrefix begins the names of the mounts that images are made from.
+// mountPrefix is the prefix of the names of mounts for creating images.
 const mountPrefix = "rik-disk-"
 
-// unmountTime bounds the clean-up of a build that was canceled.
+// unmountTime is the timeout for the cleanup after a canceled build.
 const unmountTime = 30 * time.Second
 
 // FromImage implements Store.
@@ -46,13 +46,13 @@ func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Im
 	return out, nil
 }
 
-// making is the progress of a block image.
+// making returns the progress of a block image.
 func making(what string) progress.Progress {
 	return progress.Progress{What: "making the disk image of " + what}
 }
 
-// imageKey names the block image. The layers are part of it: what an index's digest
-// stands for depends on the platform.
+// imageKey returns the key of the block image. It includes the layers, because the image of an
+// index's digest depends on the platform.
 func imageKey(sum digest.Digest, layers []string) string {
 	all := make([]string, 0, len(layers)+1)
 	all = append(all, sum.String())
@@ -62,11 +62,12 @@ func imageKey(sum digest.Digest, layers []string) string {
 	return "oci-" + digest.FromString(strings.Join(all, "\n")).Encoded()
 }
 
-// convert mounts the image's layers as a container would see them and packs the result.
+// convert mounts the image's layers as for a container and packs the result.
 func (d *Dir) convert(ctx context.Context, dir, key string, img *image.Image) (err error) {
 	start := time.Now()
 	progress.Of(ctx).Begin(making(img.Reference))
-	// The directory's name is unlike that of any other build, also of the same image.
+	// The directory's name makes the ID different from that of any other build, also of the same
+	// image.
 	id := mountPrefix + key[:16] + "-" + strings.Trim(filepath.Base(filepath.Dir(dir)), ".")
 	rootfs, err := d.cfg.Images.Mount(ctx, id, img)
 	if err != nil {

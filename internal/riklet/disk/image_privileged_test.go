@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// imageStore is a real image store, whose mounts are taken away at the end.
+// imageStore returns a real image store. The end of the test removes its mounts.
 func imageStore(t *testing.T) *image.Store {
 	t.Helper()
 	s, err := image.Open(image.Config{
@@ -53,8 +53,8 @@ func pull(t *testing.T, s *image.Store, spec ociimage.Spec) *image.Image {
 	return img
 }
 
-// mountLoop mounts an image read-only; both the mount and its loop device go with the
-// test.
+// mountLoop mounts an image read-only. The end of the test removes the mount and its loop
+// device.
 func mountLoop(t *testing.T, path string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func mountLoop(t *testing.T, path string) string {
 		t.Fatalf("mounting %s: %v: %s", path, err, out)
 	}
 	t.Cleanup(func() {
-		// umount(8) removes the loop device that mount(8) made.
+		// umount(8) removes the loop device that mount(8) created.
 		if out, err := exec.CommandContext(context.Background(), "umount", dir).CombinedOutput(); err != nil {
 			t.Errorf("unmounting: %v: %s", err, out)
 		}
@@ -71,7 +71,7 @@ func mountLoop(t *testing.T, path string) string {
 	return dir
 }
 
-// What a container of the image would see is what the kernel reads from the block image.
+// The kernel reads from the block image the same files that a container of the image would have.
 func TestPrivilegedFromImageMounts(t *testing.T) {
 	privileged.Require(t)
 	images := imageStore(t)
@@ -105,7 +105,7 @@ func TestPrivilegedFromImageMounts(t *testing.T) {
 	}
 }
 
-// Owners, capabilities and hard links arrive too.
+// Owners, capabilities and hard links are kept too.
 func TestPrivilegedTreeKeepsOwners(t *testing.T) {
 	privileged.Require(t)
 	images := newTrees(t)
@@ -138,8 +138,8 @@ func TestPrivilegedTreeKeepsOwners(t *testing.T) {
 	}
 }
 
-// Times arrive whole: their nanoseconds, those after 2038 and before 1970, and whatever the name
-// of their file is.
+// Times are kept completely: with nanoseconds, after 2038 and before 1970, and for all file
+// names.
 func TestPrivilegedTreeKeepsTimes(t *testing.T) {
 	privileged.Require(t)
 	images := newTrees(t)
@@ -181,7 +181,7 @@ func TestPrivilegedTreeKeepsTimes(t *testing.T) {
 	}
 }
 
-// A file system that fills up is a clear error, and as empty afterward as before.
+// A full file system causes a clear error, and incomplete files are removed.
 func TestPrivilegedFullFileSystem(t *testing.T) {
 	privileged.Require(t)
 	small := t.TempDir()
@@ -200,7 +200,7 @@ func TestPrivilegedFullFileSystem(t *testing.T) {
 		t.Errorf("FromImage = %v, want %v", err, ErrNoSpace)
 	}
 	requireClean(t, d, 0)
-	// Past the look at the free space: mke2fs itself runs into it.
+	// Without the check of the free space, mke2fs itself fails.
 	path := filepath.Join(small, "disk")
 	err := d.populate(t.Context(), populateRequest{tree: images.dir, path: path, id: "x", inodes: 64, bytes: 32 << 20})
 	if !errors.Is(err, ErrNoSpace) {

@@ -85,8 +85,9 @@ func TestFromImageKeepsWhatATreeHas(t *testing.T) {
 	requireClean(t, d, 1)
 }
 
-// Directories take more than their files here, in one and in many. mke2fs looks for room
-// in a directory from its beginning each time, so that one of all files would take long.
+// Directories need more space than their files here, both one with many files and many
+// directories. mke2fs searches a directory for space from its beginning each time, so one
+// directory with all files would take long.
 func TestFromImageOfManyFiles(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)
@@ -174,7 +175,7 @@ func TestFromImageFailsClean(t *testing.T) {
 	}
 }
 
-// A call that is canceled ends the program that runs for it, and leaves nothing.
+// A canceled call kills the program that it runs, and leaves no files.
 func TestFromImageIsCancelled(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)
@@ -200,7 +201,7 @@ func TestFromImageIsCancelled(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("FromImage = %v, want %v", err, context.Canceled)
 	}
-	if err := d.Close(); err != nil { // waits for the clean-up
+	if err := d.Close(); err != nil { // waits for the cleanup
 		t.Fatal(err)
 	}
 	requireClean(t, d, 0)
@@ -223,7 +224,7 @@ func TestNewTakesAwayWhatACrashLeft(t *testing.T) {
 	}
 }
 
-// What an instance has stays, also when the riklet that gave it is another one now.
+// An instance keeps its image after a restart of the riklet.
 func TestCollectKeepsWhatIsPinnedAcrossARestart(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)

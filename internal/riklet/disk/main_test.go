@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/unpack"
 )
 
-// TestMain makes the test binary its own unpacker, as the image store's tests do.
+// TestMain makes the test binary its own unpacker, like in the image store's tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "unpack" {
 		if err := unpack.Unpack(context.Background(), nil, os.Stdin, os.Stdout); err != nil {
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// trees stands in for the image store where no layers are to be stacked: an image is
-// a directory, and a mount is that directory.
+// trees is a fake image store without layers: an image is a directory, and a mount is that
+// directory.
 type trees struct {
 	dir string
 
@@ -79,7 +79,7 @@ func newTrees(tb testing.TB) *trees {
 	return &trees{dir: tb.TempDir(), mounted: map[string]bool{}}
 }
 
-// newDir opens a store in a directory of its own.
+// newDir opens a store in a new directory.
 func newDir(tb testing.TB, change func(*Config)) *Dir {
 	tb.Helper()
 	return newDirAt(tb, filepath.Join(tb.TempDir(), "disks"), change)
@@ -104,7 +104,7 @@ func newDirAt(tb testing.TB, root string, change func(*Config)) *Dir {
 	return d
 }
 
-// ask gives a question to debugfs about an image, which needs no root.
+// ask sends a command to debugfs for an image, which needs no root.
 func ask(tb testing.TB, path, question string) string {
 	tb.Helper()
 	program, err := find("", "debugfs")
@@ -118,7 +118,7 @@ func ask(tb testing.TB, path, question string) string {
 	return string(out)
 }
 
-// requireSound fails unless e2fsck finds nothing to say.
+// requireSound fails the test if e2fsck reports a problem.
 func requireSound(tb testing.TB, path string) {
 	tb.Helper()
 	program, err := find("", "e2fsck")
@@ -130,7 +130,7 @@ func requireSound(tb testing.TB, path string) {
 	}
 }
 
-// requireClean fails if anything but finished images is below the root.
+// requireClean fails the test if there are files other than complete images below the root.
 func requireClean(tb testing.TB, d *Dir, items int) {
 	tb.Helper()
 	for dir, want := range map[string]int{"tmp": 0, "items": items} {

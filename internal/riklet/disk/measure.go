@@ -14,14 +14,14 @@ import (
 	"rik.dev/rik/internal/riklet/fetch"
 )
 
-// The ext4 file systems that are made here have these.
+// Parameters of the ext4 file systems created here.
 const (
 	blockSize = 4096
 	inodeSize = 256
-	groupSize = 8 * blockSize // blocks that one block of bitmap counts
+	groupSize = 8 * blockSize // blocks that one block of bitmap covers
 )
 
-// measure is what a tree takes as an ext4 file system.
+// measure is the space that a tree needs as an ext4 file system.
 type measure struct {
 	inodes, blocks int64
 	bytes          int64 // of content, for the limit
@@ -30,8 +30,8 @@ type measure struct {
 	times          times
 }
 
-// measureTree walks a tree, which may be hostile but does not change, and stops at the
-// limits. It opens no file.
+// measureTree walks a tree. The tree is not trusted but does not change. It stops at the limits,
+// and opens no file.
 func measureTree(ctx context.Context, root string, limits fetch.Limits) (measure, error) {
 	var m measure
 	linked := map[inode]bool{}
@@ -69,8 +69,8 @@ func measureTree(ctx context.Context, root string, limits fetch.Limits) (measure
 
 type inode struct{ dev, ino uint64 }
 
-// hardLinked tells whether the file was counted under another name; the name costs
-// nothing but its place in a directory, which add counts generously.
+// hardLinked reports whether the file was counted under another name. The name itself needs only
+// space in a directory, for which add has a generous estimate.
 func (m *measure) hardLinked(info fs.FileInfo, st *syscall.Stat_t, seen map[inode]bool) bool {
 	if info.IsDir() || st.Nlink < 2 {
 		return false
@@ -92,15 +92,15 @@ func (m *measure) add(path string, info fs.FileInfo, st *syscall.Stat_t) {
 		used := min(info.Size(), st.Blocks*512)
 		m.bytes += used
 		m.blocks += (used + blockSize - 1) / blockSize
-		// One block of extents for each 340 pieces; a file of holes has many.
+		// One block of extents for each 340 pieces, because a sparse file has many.
 		m.blocks += used / blockSize / 340
 	case info.IsDir():
-		// Twice what the names took where they are: ext4 leaves blocks half full.
+		// Twice the size of the names in the source, because ext4 leaves blocks half full.
 		m.blocks += 1 + 2*(info.Size()+blockSize-1)/blockSize
 	default:
 		m.blocks++ // a long symbolic link
 	}
-	// Extended attributes that do not fit the inode have a block.
+	// Extended attributes that do not fit into the inode need a block.
 	if n, err := unix.Llistxattr(path, nil); err == nil && n > 0 {
 		m.blocks++
 	}
@@ -119,8 +119,8 @@ func (m *measure) check(limits fetch.Limits) error {
 // reservedInodes are ext4's own, and lost+found.
 const reservedInodes = 16
 
-// geometry is the size of the file system, with slack, which costs nothing: the file
-// is sparse. Each further attempt has half as much again.
+// geometry returns the size of the file system. It is generous, which costs nothing because the
+// file is sparse. Each further attempt is half as large again.
 func (m *measure) geometry(attempt int) (inodes, bytes int64) {
 	inodes = m.inodes + m.inodes/50 + reservedInodes
 	blocks := m.blocks + m.blocks/20 + 512

@@ -19,13 +19,13 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// tools are the programs of e2fsprogs. mke2fs, rather than a library that writes ext4
-// from a stream: it takes a mounted image as it is, with what its layers hide from each
-// other, keeps owners, hard links, holes and attributes, and makes the writable disks
-// too; and what it makes is what every kernel is tested with.
+// tools are the programs of e2fsprogs. mke2fs has advantages over a library that writes ext4
+// from a stream. It reads a mounted image, in which the layers are already merged. It keeps
+// owners, hard links, holes and attributes. It also creates the writable disks, and every kernel
+// is tested with its file systems.
 type tools struct{ mkfs, debugfs string }
 
-// find looks a program up once it is needed: a node without microVMs needs none.
+// find searches for a program when it is needed, because a node without microVMs needs none.
 func find(configured, program string) (string, error) {
 	if configured != "" {
 		return configured, nil
@@ -33,7 +33,7 @@ func find(configured, program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
 	}
-	// A service's PATH may lack the directories of the administrator's programs.
+	// The PATH of a service may lack the directories of administration programs.
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if info, err := os.Stat(filepath.Join(dir, program)); err == nil && info.Mode()&0o111 != 0 {
 			return filepath.Join(dir, program), nil
@@ -47,7 +47,7 @@ var (
 	errTime = errors.New("making the block image took too long")
 )
 
-// fromTree makes an ext4 image of a tree at path, which does not exist.
+// fromTree creates an ext4 image of a tree at path, which must not exist.
 func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 	ctx, stop := context.WithTimeoutCause(ctx, d.cfg.Limits.Time, fmt.Errorf("%w: the limit is %s", errTime, d.cfg.Limits.Time))
 	defer stop()
@@ -84,7 +84,7 @@ func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 	return os.Chmod(path, 0o444)
 }
 
-// written is how many bytes of a sparse file there are.
+// written returns the number of allocated bytes of a sparse file.
 func written(path string) int64 {
 	var st syscall.Stat_t
 	if syscall.Stat(path, &st) != nil {
@@ -99,8 +99,8 @@ type populateRequest struct {
 	measure        measure
 }
 
-// populate runs mke2fs -d. The identifiers come from the content's, and the time is
-// fixed, so that the same content makes much the same image everywhere.
+// populate runs mke2fs -d. The identifiers are derived from the content's, and the time is
+// fixed, so that the same content gives nearly the same image everywhere.
 func (d *Dir) populate(ctx context.Context, r populateRequest) error {
 	uuid := uuidOf(r.id)
 	return d.mkfs(ctx, r.path, r.bytes,
@@ -111,12 +111,11 @@ func (d *Dir) populate(ctx context.Context, r populateRequest) error {
 		"-d", r.tree)
 }
 
-// features are those of ext4 in Debian's mke2fs.conf, without a journal and without room to
-// grow: a read-only image needs neither. Writable adds the journal.
+// features are the ext4 features of Debian's mke2fs.conf, without a journal and without the
+// ability to grow, because a read-only image needs neither. Writable adds the journal.
 const features = "none,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum"
 
-// mkfs makes a sparse file and a file system in it. The configuration of the machine,
-// mke2fs.conf, has no say.
+// mkfs creates a sparse file with a file system. It ignores the machine's mke2fs.conf.
 func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string) error {
 	program, err := find(d.tools.mkfs, "mke2fs")
 	if err != nil {
@@ -138,8 +137,8 @@ func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string)
 	return fmt.Errorf("making an ext4 file system of %d bytes: %w: %s", size, err, out)
 }
 
-// tidy takes away what the tree did not have, lost+found, and gives the root its mode and the
-// files their times, as far as mke2fs does not copy them.
+// tidy removes lost+found, which the tree does not have. It also sets the mode of the root, and
+// the times of files that mke2fs does not copy.
 func (d *Dir) tidy(ctx context.Context, path string, m measure) error {
 	program, err := find(d.tools.debugfs, "debugfs")
 	if err != nil {
@@ -160,7 +159,7 @@ func (d *Dir) tidy(ctx context.Context, path string, m measure) error {
 	return os.Remove(script)
 }
 
-// sparse makes a file that takes no room yet.
+// sparse creates a file without allocated blocks.
 func sparse(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -172,19 +171,19 @@ func sparse(path string, size int64) error {
 	return nil
 }
 
-// run runs one of the tools in a process group of its own, which ends with ctx and
-// with the riklet. The output is for error messages only.
+// run runs one of the tools in a new process group, which is killed when ctx ends or the riklet
+// dies. The output is only for error messages.
 func run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Dir = "/"
-	// FAKE_TIME fixes what the file system says of itself; 1 because 0 means now.
+	// FAKE_TIME fixes the times in the file system. It is 1 because 0 means now.
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "MKE2FS_CONFIG=/dev/null", "E2FSPROGS_FAKE_TIME=1", "DEBUGFS_PAGER=__none__"}
 	out := &tail{}
 	cmd.Stdout, cmd.Stderr = out, out
-	// Pdeathsig is about the thread, which Go may otherwise end before the process.
+	// Pdeathsig depends on the thread, which Go could otherwise end before the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
@@ -194,7 +193,7 @@ func run(ctx context.Context, program string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// tail keeps the end of what a program says.
+// tail keeps the end of a program's output.
 type tail struct{ buf []byte }
 
 const tailBytes = 1024
@@ -211,10 +210,10 @@ func (t *tail) String() string {
 	return strings.ToValidUTF8(string(bytes.TrimSpace(t.buf)), "?")
 }
 
-// uuidOf makes an identifier of a file system out of that of its content.
+// uuidOf derives the UUID of a file system from the identifier of its content.
 func uuidOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
-	sum[6] = sum[6]&0x0f | 0x80 // version 8: made by whoever made it
+	sum[6] = sum[6]&0x0f | 0x80 // version 8: custom
 	sum[8] = sum[8]&0x3f | 0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", sum[0:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// A name of a hostile image is never a command of debugfs.
+// A file name in a hostile image must never become a command of debugfs.
 func TestNamesAreNoCommands(t *testing.T) {
 	t.Parallel()
 	var m times

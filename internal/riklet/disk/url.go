@@ -17,15 +17,15 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// seen is what is remembered of a URL: which content it had, and how to ask whether it
-// still has.
+// seen is the record of a URL: its content, and the validators with which to ask whether it has
+// changed.
 type seen struct {
 	Key        string
 	Validators fetch.Validators
 }
 
-// FromURL implements Store. The image is kept by the checksum of what was downloaded:
-// two URLs of one content share it, and a URL whose content changes gets a new one.
+// FromURL implements Store. The key of the image is the checksum of the download, so two URLs
+// with the same content share it, and a URL whose content changes gets a new one.
 func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, error) {
 	if r.SHA256 != "" {
 		sum, err := fetch.CheckSHA256(r.SHA256)
@@ -37,8 +37,7 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 	if img, ok := d.held(user, r.SHA256); ok {
 		return img, nil
 	}
-	// Between the download and the pin the image may be collected, if somebody asked
-	// for that at just this moment.
+	// A collection between the download and the pin may remove the image.
 	const attempts = 3
 	for range attempts {
 		key, err := d.flights.Do(ctx, r.SHA256+" "+r.URL, func(ctx context.Context) (string, error) {
@@ -58,8 +57,8 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 	return nil, fmt.Errorf("the block image of %s is removed as often as it is made; is something collecting it all the time?", fetch.Redact(r.URL))
 }
 
-// held finds the image that the user's machine was begun with: it is begun again with
-// the same, whatever became of the URL since.
+// held returns the image with which the user's machine was created. A restarted machine gets the
+// same image, even if the URL has changed.
 func (d *Dir) held(user, sum string) (*Image, bool) {
 	for _, key := range d.shelf.Held(user) {
 		has, ok := strings.CutPrefix(key, urlPrefix)
@@ -74,10 +73,10 @@ func (d *Dir) held(user, sum string) (*Image, bool) {
 	return nil, false
 }
 
-// urlPrefix begins the keys of downloads; the rest is their checksum.
+// urlPrefix is the prefix of the keys of downloads. The rest of the key is the checksum.
 const urlPrefix = "url-"
 
-// obtain sees to it that the shelf has the content of a URL.
+// obtain makes sure that the cache has the content of a URL.
 func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) {
 	if r.SHA256 != "" && d.shelf.Has(urlPrefix+r.SHA256) {
 		return urlPrefix + r.SHA256, nil
@@ -112,7 +111,7 @@ func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) 
 	return key, d.shelf.Note(r.URL, seen{Key: key, Validators: res.Validators})
 }
 
-// download gets the file of a URL, or of a path where those are allowed.
+// download fetches the file of a URL, or of a path if the store allows paths.
 func (d *Dir) download(ctx context.Context, r URLRequest, to string, known fetch.Validators) (*fetch.Result, error) {
 	if !strings.HasPrefix(r.URL, "/") {
 		return d.fetcher.Get(ctx, fetch.Request{URL: r.URL, Path: to, SHA256: r.SHA256, Known: known})
@@ -124,7 +123,7 @@ func (d *Dir) download(ctx context.Context, r URLRequest, to string, known fetch
 	if err != nil {
 		return nil, err
 	}
-	// A file that was not touched has the content it had.
+	// A file that has not been changed has the same content.
 	now := fetch.Validators{ETag: fileTag(path, info)}
 	if r.SHA256 == "" && now == known {
 		return &fetch.Result{NotModified: true, Validators: known}, nil
@@ -137,7 +136,7 @@ func (d *Dir) download(ctx context.Context, r URLRequest, to string, known fetch
 	return res, nil
 }
 
-// fileTag changes with a file.
+// fileTag returns a tag that changes with the file.
 func fileTag(path string, info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -151,10 +150,10 @@ func fileTag(path string, info fs.FileInfo) string {
 
 func (d *Dir) private() []string { return append([]string{d.cfg.Root}, d.cfg.Private...) }
 
-// source is a download, and what it is called to people.
+// source is a download, with its name for messages.
 type source struct{ file, name string }
 
-// fromFile makes a block image at path of a download.
+// fromFile creates a block image at path from a download.
 func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error {
 	dir, err := d.shelf.Temp()
 	if err != nil {
@@ -188,7 +187,7 @@ func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error 
 	return nil
 }
 
-// reasons are this package's names for what others found.
+// reasons maps the errors of other packages to those of this one.
 var reasons = []struct{ theirs, ours error }{
 	{fetch.ErrNoSpace, ErrNoSpace},
 	{image.ErrNoSpace, ErrNoSpace},
@@ -199,7 +198,7 @@ var reasons = []struct{ theirs, ours error }{
 	{image.ErrRefused, ErrRefused},
 }
 
-// reason gives an error of the download or of the unpacker this package's too.
+// reason adds this package's error to an error of the download or of the unpacker.
 func (d *Dir) reason(err error) error {
 	for _, r := range reasons {
 		if errors.Is(err, r.theirs) && !errors.Is(err, r.ours) {

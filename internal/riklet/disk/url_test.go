@@ -65,7 +65,7 @@ func sumOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// ext4Of makes an ext4 image the way somebody at home would.
+// ext4Of creates an ext4 image as a user would.
 func ext4Of(tb testing.TB, files map[string]string) []byte {
 	tb.Helper()
 	images := newTrees(tb)
@@ -84,7 +84,7 @@ func ext4Of(tb testing.TB, files map[string]string) []byte {
 	return data
 }
 
-// site is a web server whose one file can be changed.
+// site is a web server with one file, which can be changed.
 type site struct {
 	*httptest.Server
 	gets, sent atomic.Int32
@@ -128,7 +128,7 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(data)
 }
 
-// local lets a store fetch from this machine.
+// local allows a store to fetch from this machine.
 func local(c *Config) {
 	c.AllowHTTP = true
 	c.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -169,9 +169,9 @@ func TestFromURLTellsFormatsApart(t *testing.T) {
 	}
 }
 
-// The published RIK read a root whole into memory, kept it under the workload's name in
-// /tmp, for ever, and let all instances write to one file. Here it is streamed, kept by
-// what it is, asked after, checked, and read only; each instance writes to its own disk.
+// The published RIK read a whole root into memory, kept it forever under the workload's name in
+// /tmp, and let all instances write to one file. Here it is streamed, stored by its content,
+// revalidated, checked and read-only. Each instance writes to its own disk.
 func TestFunctionRootFault15(t *testing.T) {
 	first, second := gzipped(t, tarOf(t, map[string]string{"v": "1"})), gzipped(t, tarOf(t, map[string]string{"v": "2"}))
 	s := newSite(t, first)
@@ -199,8 +199,8 @@ func TestFunctionRootFault15(t *testing.T) {
 	if out := ask(t, a.Path, "cat /v"); out != "1" {
 		t.Errorf("what vm-1 has is %q now", out)
 	}
-	get("vm-4", "/redirect", "", "2") // an answer other than 200 comes first
-	// With a checksum, what is here is not asked for again.
+	get("vm-4", "/redirect", "", "2") // the first answer is not 200
+	// With a checksum, stored content is not requested again.
 	gets := s.gets.Load()
 	get("vm-5", "/file", sumOf(first), "1")
 	if s.gets.Load() != gets {
@@ -209,7 +209,7 @@ func TestFunctionRootFault15(t *testing.T) {
 	if _, err := d.FromURL(t.Context(), "vm-6", URLRequest{URL: s.URL + "/file", SHA256: strings.Repeat("0", 64)}); !errors.Is(err, ErrDigest) {
 		t.Errorf("another checksum: %v, want %v", err, ErrDigest)
 	}
-	// Names are no paths.
+	// Names are not paths.
 	for _, user := range []string{"../../etc", "a/b", ""} {
 		if _, err := d.FromURL(t.Context(), user, URLRequest{URL: s.URL + "/file"}); err == nil {
 			t.Errorf("the user %q is accepted", user)
@@ -220,7 +220,7 @@ func TestFunctionRootFault15(t *testing.T) {
 	}
 }
 
-// A large root passes through; it is not held.
+// A large root is streamed and not held in memory.
 func TestFunctionRootIsStreamedFault15(t *testing.T) {
 	const size = 96 << 20
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -277,8 +277,8 @@ func TestFromURLWithoutTags(t *testing.T) {
 	requireClean(t, d, 2)
 }
 
-// TestFromURLKeepsWhatAUserHas: a machine is made anew from what it was made of, also when
-// the server has something else by now, or nothing.
+// TestFromURLKeepsWhatAUserHas checks that a machine is created again from the same image, even
+// if the server has another file now, or none.
 func TestFromURLKeepsWhatAUserHas(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, gzipped(t, tarOf(t, map[string]string{"v": "1"})))
@@ -305,7 +305,7 @@ func TestFromURLKeepsWhatAUserHas(t *testing.T) {
 	}
 }
 
-// reseal sets a field of the superblock, and its checksum so that it fits.
+// reseal sets a field of the superblock, and updates its checksum.
 func reseal(disk []byte, at int, value ...byte) []byte {
 	disk = bytes.Clone(disk)
 	copy(disk[1024+at:], value)
@@ -376,7 +376,7 @@ func TestFromURLRefusesHostileRoots(t *testing.T) {
 	}
 }
 
-// The download's own dangers are tested in package fetch; here, that they arrive.
+// Package fetch tests the dangers of downloads. This test checks that the errors arrive.
 func TestFromURLRefusesHostileServers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -445,7 +445,8 @@ func TestFromURLOfAPath(t *testing.T) {
 	}
 }
 
-// TestMakingIsSaid: a download, its unpacking and the making of a disk image tell their progress.
+// TestMakingIsSaid checks the progress of a download, of its unpacking and of creating a disk
+// image.
 func TestMakingIsSaid(t *testing.T) {
 	t.Parallel()
 	data := gzipped(t, tarOf(t, map[string]string{"f": strings.Repeat("rik", 1<<20)}))

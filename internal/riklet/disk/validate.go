@@ -24,14 +24,14 @@ const (
 	incompatRecover    = 0x4
 	incompatJournalDev = 0x8
 	incompat64Bit      = 0x80
-	// What Linux 6.1 knows: filetype, recover, meta_bg, extents, 64bit, mmp, flex_bg,
+	// The features of Linux 6.1: filetype, recover, meta_bg, extents, 64bit, mmp, flex_bg,
 	// ea_inode, csum_seed, largedir, inline_data, encrypt and casefold.
 	incompatKnown = 0x2 | incompatRecover | 0x10 | 0x40 | incompat64Bit | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x10000 | 0x20000
 
 	roCompatMetadataCsum = 0x400
 )
 
-// superblock is what was read of it.
+// superblock has the parsed fields.
 type superblock struct {
 	blocks, freeBlocks, reserved   uint64
 	inodes, inodesPerGroup         uint32
@@ -43,8 +43,8 @@ type superblock struct {
 	checksum, wantChecksum, logBlk uint32
 }
 
-// validateFile judges an ext4 image of strangers by its superblock. The guest that mounts
-// it meets what else may be wrong: it is the guest's own file system.
+// validateFile validates the superblock of an ext4 image that is not trusted. Other errors
+// affect only the guest that mounts it, because it is the guest's own file system.
 func validateFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func validateFile(path string) error {
 	if err := sb.validate(info.Size()); err != nil {
 		return fmt.Errorf("%w: the ext4 image %w", ErrRefused, err)
 	}
-	// Block devices end at a sector.
+	// Block devices end at a sector boundary.
 	if over := info.Size() % blockSize; over != 0 {
 		if err := os.Truncate(path, info.Size()+blockSize-over); err != nil {
 			return fmt.Errorf("finishing the block image: %w", classify(err))
@@ -83,7 +83,7 @@ func parse(raw []byte) superblock {
 		magic: le.Uint16(raw[0x38:]), state: le.Uint16(raw[0x3a:]), inodeSize: le.Uint16(raw[0x58:]),
 		incompat: le.Uint32(raw[0x60:]), roCompat: le.Uint32(raw[0x64:]),
 		checksum: le.Uint32(raw[0x3fc:]),
-		// crc32c from all ones, without the last inversion.
+		// crc32c, starting with all ones, without the final inversion.
 		wantChecksum: ^crc32.Checksum(raw[:0x3fc], crc32.MakeTable(crc32.Castagnoli)),
 	}
 	if sb.incompat&incompat64Bit != 0 {
@@ -100,7 +100,7 @@ func parse(raw []byte) superblock {
 	return sb
 }
 
-// validate says what is wrong with an image of so many bytes, as the end of a sentence.
+// validate returns an error about an image of the given size, as the end of a sentence.
 func (sb superblock) validate(size int64) error {
 	switch {
 	case sb.magic != magic:

@@ -9,12 +9,12 @@ import (
 	"strconv"
 )
 
-// MinWritable is the smallest writable disk in bytes. mke2fs refuses a journal that is larger
-// than half of the free blocks, and the smallest journal has 4 MiB.
+// MinWritable is the minimum size of a writable disk in bytes. mke2fs refuses a journal that is
+// larger than half of the free blocks, and the smallest journal has 4 MiB.
 const MinWritable = 16 << 20
 
-// Writable implements Store. The file system has a journal, so that it is consistent after
-// its machine or its node crashed. The journal is part of size.
+// Writable implements Store. The file system has a journal, so that it is consistent after a
+// crash of its machine or its node. The journal is part of size.
 func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error) {
 	size -= size % blockSize
 	if !filepath.IsAbs(path) {
@@ -25,7 +25,8 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, d.cfg.Limits.Time, fmt.Errorf("%w: the limit is %s", errTime, d.cfg.Limits.Time))
 	defer stop()
-	// It is made beside and renamed, so that what has the name is whole.
+	// The disk is created under another name and renamed, so that the file at path is always
+	// complete.
 	fresh := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
 	if err := removeIfThere(fresh); err != nil {
 		return fmt.Errorf("making a writable disk: %w", err)
@@ -35,7 +36,7 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 			err = errors.Join(err, removeIfThere(fresh))
 		}
 	}()
-	// The tables are written when they are needed; a sparse file reads as zeros.
+	// The tables are initialized when they are needed; a sparse file reads as zeros.
 	err = d.mkfs(ctx, fresh, size, "-O", "has_journal", "-J", "size="+strconv.Itoa(journalMiB(size)),
 		"-i", strconv.Itoa(bytesPerInode(size)), "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L", "rik-scratch")
 	if err != nil {
@@ -47,8 +48,8 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 	return nil
 }
 
-// journalMiB is the size of the journal. 4 MiB is the smallest that mke2fs makes with 4 KiB
-// blocks (1024 of them); 16 MiB is what it gives a disk of 512 MiB by default.
+// journalMiB returns the size of the journal. 4 MiB is the minimum of mke2fs with 4 KiB blocks
+// (1024 of them). 16 MiB is its default for a disk of 512 MiB.
 func journalMiB(size int64) int {
 	if size < 512<<20 {
 		return 4
@@ -56,7 +57,7 @@ func journalMiB(size int64) int {
 	return 16
 }
 
-// bytesPerInode are those of Debian's mke2fs.conf: small disks have small files.
+// bytesPerInode returns the values of Debian's mke2fs.conf: small disks have small files.
 func bytesPerInode(size int64) int {
 	if size < 512<<20 {
 		return 4096
