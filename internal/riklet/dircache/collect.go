@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Collect removes things, and notes, that nobody has and nobody used for so long.
+// Collect removes items that have no pin and were not used for that long, and notes of that age.
 func (s *Shelf) Collect(ctx context.Context, olderThan time.Duration) error {
 	trash, err := s.Temp()
 	if err != nil {
@@ -30,7 +30,8 @@ func (s *Shelf) Collect(ctx context.Context, olderThan time.Duration) error {
 	return errors.Join(append(errs, s.collectNotes(olderThan))...)
 }
 
-// drop moves one thing away if nobody has it; removing it takes longer.
+// drop moves one item away if it has no pin. The caller deletes it later, because that takes
+// longer.
 func (s *Shelf) drop(key, trash string, olderThan time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +61,8 @@ func (s *Shelf) collectNotes(olderThan time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// isOld tells whether something was last used so long ago. What was used later than now, by a
-// clock that was ahead, counts from now on: it would never be old.
+// isOld reports whether the last use was that long ago. A time of last use in the future, from a
+// clock that was ahead, is set to now. Otherwise the item would never be old enough.
 func (s *Shelf) isOld(path string, olderThan time.Duration) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

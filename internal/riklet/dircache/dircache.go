@@ -18,16 +18,16 @@ import (
 )
 
 var (
-	// ErrLocked is returned by Open: another Shelf, perhaps in another process, has
-	// the directory.
+	// ErrLocked is returned by Open: another Shelf, perhaps in another process, uses the
+	// directory.
 	ErrLocked = errors.New("in use")
-	// ErrInvalidName is returned for a key or user that is no plain file name.
+	// ErrInvalidName is returned for a key or user that is not a plain file name.
 	ErrInvalidName = errors.New("invalid name")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("closed")
 )
 
-// name is one path component that no tool takes for an option.
+// name matches one path component that no tool interprets as an option.
 var name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // Names below the root.
@@ -38,7 +38,7 @@ const (
 	tmpDir   = "tmp"
 )
 
-// Shelf is a directory of things. All its methods may be called at once.
+// Shelf is a cache of items in a directory. It is safe for concurrent use.
 type Shelf struct {
 	root    string
 	log     *slog.Logger
@@ -46,16 +46,15 @@ type Shelf struct {
 	now     func() time.Time
 	flights *Flights[struct{}]
 
-	// mu orders pinning, releasing and collecting, so that nothing is removed
-	// between the look at its pins and the removal. Only calls that take no
-	// time, on single files, happen under it.
+	// mu orders pinning, releasing and collecting, so that no item gets a pin between the check
+	// of its pins and its removal. Only fast calls on single files happen under it.
 	mu   sync.Mutex
 	pins map[string]map[string]bool // users by key
 }
 
-// Open takes the shelf at root, which is made when it is missing, and removes what a
-// crash left half done. The root may be passed through but not listed by users other
-// than root: whether they may read a thing is up to its maker.
+// Open opens the cache at root, creates it if necessary, and removes what a crash left
+// incomplete. Other users than root can pass through the root but not list it. The creator of an
+// item decides whether they may read it.
 func Open(root string, log *slog.Logger) (*Shelf, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -68,7 +67,7 @@ func Open(root string, log *slog.Logger) (*Shelf, error) {
 		if err := os.MkdirAll(s.path(dir), mode); err != nil {
 			return nil, fmt.Errorf("making the store: %w", err)
 		}
-		if err := os.Chmod(s.path(dir), mode); err != nil { // whatever the umask is
+		if err := os.Chmod(s.path(dir), mode); err != nil { // independently of the umask
 			return nil, fmt.Errorf("making the store: %w", err)
 		}
 	}
@@ -98,13 +97,13 @@ func (s *Shelf) takeLock() error {
 	return nil
 }
 
-// Close ends what is being made and lets go of the directory; pins stay.
+// Close cancels the creation of items and releases the directory. Pins stay.
 func (s *Shelf) Close() error {
 	s.flights.Close()
 	return s.lock.Release()
 }
 
-// sweep removes what was being made or removed when the last process ended.
+// sweep removes the items that were being created or removed when the last process ended.
 func (s *Shelf) sweep() error {
 	entries, err := os.ReadDir(s.path(tmpDir))
 	if err != nil {
@@ -119,8 +118,8 @@ func (s *Shelf) sweep() error {
 	return nil
 }
 
-// Temp makes a directory for something under way, on the file system of the things.
-// The caller removes it; Open does if the caller could not.
+// Temp creates a directory for temporary files, on the file system of the items. The caller
+// removes it; Open removes it if the caller could not.
 func (s *Shelf) Temp() (string, error) {
 	dir, err := os.MkdirTemp(s.path(tmpDir), "new-")
 	if err != nil {
@@ -136,10 +135,9 @@ func (s *Shelf) Discard(dir string) {
 	}
 }
 
-// Take pins a thing for a user and returns its directory. If the shelf lacks it, fill
-// is called with an empty directory; once for all that take it at that time, with a
-// context that lasts as long as one of them waits. What a user did not have before is
-// not pinned after an error.
+// Take pins an item for a user and returns its directory. If the cache lacks the item, Take
+// calls fill with an empty directory. Simultaneous calls share one call of fill, whose context
+// lasts as long as one of them waits. After an error, the user has no new pin.
 func (s *Shelf) Take(ctx context.Context, user, key string, fill func(ctx context.Context, dir string) error) (string, error) {
 	for {
 		held, err := s.pin(user, key)
@@ -152,8 +150,8 @@ func (s *Shelf) Take(ctx context.Context, user, key string, fill func(ctx contex
 			}
 			return "", err
 		}
-		// Another call for the same user and thing may have failed meanwhile, and
-		// taken the pin back.
+		// Another call for the same user and item may have failed in the meantime and removed
+		// the pin.
 		dir, ok, err := s.Pin(user, key)
 		if ok || err != nil {
 			return dir, err
@@ -161,7 +159,7 @@ func (s *Shelf) Take(ctx context.Context, user, key string, fill func(ctx contex
 	}
 }
 
-// Put makes a thing without pinning it: it may be gone at any time.
+// Put creates an item without pinning it, so it may be removed at any time.
 func (s *Shelf) Put(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
 	if !name.MatchString(key) {
 		return fmt.Errorf("%w: key %q", ErrInvalidName, key)
@@ -172,7 +170,7 @@ func (s *Shelf) Put(ctx context.Context, key string, fill func(ctx context.Conte
 	return err
 }
 
-// Pin is Take for a thing that must be there already; ok tells whether it was.
+// Pin is Take for an item that must exist already. ok reports whether it did.
 func (s *Shelf) Pin(user, key string) (dir string, ok bool, err error) {
 	held, err := s.pin(user, key)
 	if err != nil {
@@ -187,10 +185,10 @@ func (s *Shelf) Pin(user, key string) (dir string, ok bool, err error) {
 	return "", false, s.unpin(user, key)
 }
 
-// Has tells whether the thing is there, and marks it as used if so.
+// Has reports whether the item exists, and marks it as used if so.
 func (s *Shelf) Has(key string) bool { return name.MatchString(key) && s.touch(key) }
 
-// touch marks a thing as used now, and tells whether there is one.
+// touch marks an item as used now, and reports whether it exists.
 func (s *Shelf) touch(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +200,7 @@ func (s *Shelf) touchLocked(key string) bool {
 	return os.Chtimes(s.path(itemsDir, key), now, now) == nil
 }
 
-// ensure fills a thing that is not there.
+// ensure creates an item that does not exist.
 func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
 	if s.touch(key) {
 		return nil
@@ -229,19 +227,19 @@ func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Co
 	return s.publish(key, item)
 }
 
-// publish gives a thing its place, once its content is on the disk.
+// publish moves an item to its place, after its content has been synced.
 func (s *Shelf) publish(key, item string) error {
 	items, err := os.Open(s.path(itemsDir))
 	if err != nil {
 		return fmt.Errorf("opening the store: %w", err)
 	}
 	defer func() { _ = items.Close() }()
-	// One call for the file system: a tree has many files.
+	// Sync the file system with one call, because a tree has many files.
 	if err := unix.Syncfs(int(items.Fd())); err != nil {
 		return fmt.Errorf("writing %s to the disk: %w", key, err)
 	}
 	err = os.Rename(item, s.path(itemsDir, key))
-	// A run that nobody waited for any more may have come first.
+	// An earlier run, which no caller waits for any more, may have created it first.
 	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("moving %s into the store: %w", key, err)
 	}

@@ -23,12 +23,12 @@ func open(tb testing.TB, root string) *Shelf {
 	return s
 }
 
-// filled puts one file into a thing.
+// filled writes one file into an item.
 func filled(_ context.Context, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o600)
 }
 
-// requireItems fails unless exactly these things are there and nothing is under way.
+// requireItems fails the test unless exactly these items exist, and no temporary files.
 func requireItems(tb testing.TB, s *Shelf, want ...string) {
 	tb.Helper()
 	for dir, want := range map[string][]string{itemsDir: want, tmpDir: nil} {
@@ -65,7 +65,7 @@ func TestTakeReleaseCollect(t *testing.T) {
 		if err := errors.Join(s.Collect(t.Context(), 0), s.Release(user)); err != nil {
 			t.Fatal(err)
 		}
-		requireItems(t, s, "k") // b has it, until the end
+		requireItems(t, s, "k") // b has a pin until the end
 	}
 	if err := s.Collect(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
@@ -116,7 +116,8 @@ func TestBadNames(t *testing.T) {
 	requireItems(t, s)
 }
 
-// Who gives up takes nothing from those who wait on, and the last ends the work.
+// A caller that gives up does not affect the others. When the last one gives up, the work is
+// canceled.
 func TestCallersComeAndGo(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "s"))
@@ -153,7 +154,7 @@ func TestCallersComeAndGo(t *testing.T) {
 	for range 3 {
 		<-joined
 	}
-	// The pins show that all three are on their way.
+	// The pins show that all three calls have begun.
 	for users := []string(nil); len(users) < 4; users, _ = s.Users() {
 	}
 	leave()
@@ -181,7 +182,7 @@ func TestOpenAfterACrash(t *testing.T) {
 	if err := os.MkdirAll(s.path(tmpDir, "new-7", "item"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// A pin of a thing that was never finished.
+	// A pin of an item that was never completed.
 	if err := os.WriteFile(s.path(pinsDir, "a", "unmade"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestOpenAfterACrash(t *testing.T) {
 	requireItems(t, s)
 }
 
-// However takes, releases and collections meet, nobody loses what he has.
+// With any order of takes, releases and collections, no user loses a pinned item.
 func TestNobodyLosesWhatHeHas(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "s"))
@@ -273,7 +274,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// A thing and a note that were used later than now, by a clock that was ahead, age from now on.
+// The age of an item or note whose last use is in the future, because of a clock that was ahead,
+// starts now.
 func TestThingsOfAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "s"))

@@ -1,15 +1,15 @@
-// Package dircache keeps things that are costly to make and shared by all that use
-// them: block images, unpacked archives. A thing has a key, is a directory, is
-// made once, and stays as long as somebody has it pinned.
+// Package dircache caches items that are expensive to create and shared by all their users:
+// block images, unpacked archives. An item has a key and is a directory. It is created once, and
+// stays as long as a user has pinned it.
 //
-// The shelf, under its root:
+// The files of the cache, under its root:
 //
-//	items/<key>/        a finished thing; its time of change is its last use
-//	pins/<user>/<key>   an empty file: the user has the thing
-//	notes/<hash>.json   what a caller wants to remember, by a name of any form
-//	tmp/                things under way; emptied by Open
+//	items/<key>/        a complete item; its change time is its last use
+//	pins/<user>/<key>   an empty file: the user has pinned the item
+//	notes/<hash>.json   data that a caller stores, under a name of any form
+//	tmp/                incomplete items; emptied by Open
 //	lock                held while a Shelf is open
 //
-// A thing appears by a rename, after its content has reached the disk: what is
-// there is whole. Pins are files too, so that a new process knows them.
+// An item appears by a rename, after its content has been synced, so every item is complete.
+// Pins are files, so that a new process finds them.
 package dircache

@@ -7,7 +7,7 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// Flights lets calls for one key share one run of the work.
+// Flights makes calls for the same key share one run of the work.
 type Flights[T any] struct {
 	running sync.WaitGroup
 
@@ -29,9 +29,9 @@ type flight[T any] struct {
 // NewFlights returns an empty table.
 func NewFlights[T any]() *Flights[T] { return &Flights[T]{byKey: map[string]*flight[T]{}} }
 
-// Do runs work, or waits for the run of the same key that another call began. The
-// context of work ends when the last that waits for it has gone: one that gives up
-// takes nothing from the others. What the work notes of its progress, all that wait report.
+// Do runs work, or waits for a run with the same key that another call has started. The context
+// of work ends when the last waiting call has given up, so a call that gives up does not affect
+// the others. All waiting calls report the progress of work.
 func (f *Flights[T]) Do(ctx context.Context, key string, work func(context.Context) (T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
@@ -76,12 +76,12 @@ func (f *Flights[T]) join(ctx context.Context, key string, work func(context.Con
 	return run, nil
 }
 
-// leave is for a call that waits no longer.
+// leave removes a call that waits no longer.
 func (f *Flights[T]) leave(key string, run *flight[T]) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if run.waiters--; run.waiters == 0 {
-		// Out of the table at once: who comes next shall not share its end.
+		// Remove it from the table at once, so that new calls do not share its cancellation.
 		f.landLocked(key, run)
 		run.cancel(context.Canceled)
 	}
@@ -93,7 +93,7 @@ func (f *Flights[T]) landLocked(key string, run *flight[T]) {
 	}
 }
 
-// Close ends every run and waits for it.
+// Close cancels every run and waits for its end.
 func (f *Flights[T]) Close() {
 	f.mu.Lock()
 	f.closed = true

@@ -9,20 +9,21 @@ import (
 	"os"
 )
 
-// notePath hashes the name: it may be a URL with a secret in it.
+// notePath uses a hash of the name, because it may be a URL with a secret.
 func (s *Shelf) notePath(about string) string {
 	sum := sha256.Sum256([]byte(about))
 	return s.path(notesDir, hex.EncodeToString(sum[:])+".json")
 }
 
-// Recall reads what was noted about something. ok is false when there is nothing, or
-// nothing readable: a note only spares work.
+// Recall reads a note. ok is false if there is none or it is unreadable, because a note only
+// saves work.
 func (s *Shelf) Recall(about string, into any) (ok bool) {
 	data, err := os.ReadFile(s.notePath(about))
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// Note remembers something until nobody has noted it again for as long as Collect says.
+// Note stores a value. Collect removes it when it has not been stored again for the time given
+// there.
 func (s *Shelf) Note(about string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"slices"
 )
 
-// loadPins reads who has what. Names that this package would not have written are
-// left alone and count for nothing.
+// loadPins reads the pins. It ignores names that this package would not have written.
 func (s *Shelf) loadPins() error {
 	users, err := os.ReadDir(s.path(pinsDir))
 	if err != nil {
@@ -22,7 +21,7 @@ func (s *Shelf) loadPins() error {
 			return fmt.Errorf("reading the store: %w", err)
 		}
 		for _, k := range keys {
-			s.notePinLocked(u.Name(), k.Name()) // nobody else knows s yet
+			s.notePinLocked(u.Name(), k.Name()) // no other goroutine has s yet
 		}
 	}
 	return nil
@@ -35,7 +34,7 @@ func (s *Shelf) notePinLocked(user, key string) {
 	s.pins[key][user] = true
 }
 
-// pin writes down that a user has a thing; held tells that it was so before.
+// pin saves that a user has pinned an item. held reports whether that was so before.
 func (s *Shelf) pin(user, key string) (held bool, err error) {
 	if !name.MatchString(user) || !name.MatchString(key) {
 		return false, fmt.Errorf("%w: user %q, key %q", ErrInvalidName, user, key)
@@ -45,7 +44,7 @@ func (s *Shelf) pin(user, key string) (held bool, err error) {
 	if s.pins[key][user] {
 		return true, nil
 	}
-	// Without a sync: a power cut ends the users too.
+	// No sync, because a power failure also ends the users.
 	if err := os.MkdirAll(s.path(pinsDir, user), 0o700); err != nil {
 		return false, fmt.Errorf("pinning %s for %s: %w", key, user, err)
 	}
@@ -56,7 +55,7 @@ func (s *Shelf) pin(user, key string) (held bool, err error) {
 	return false, nil
 }
 
-// unpin takes one pin back.
+// unpin removes one pin.
 func (s *Shelf) unpin(user, key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,7 +63,7 @@ func (s *Shelf) unpin(user, key string) error {
 		return fmt.Errorf("unpinning %s for %s: %w", key, user, err)
 	}
 	s.forgetPinLocked(user, key)
-	// Only the last pin's removal empties the directory.
+	// This succeeds only if it was the user's last pin.
 	_ = os.Remove(s.path(pinsDir, user))
 	return nil
 }
@@ -76,7 +75,7 @@ func (s *Shelf) forgetPinLocked(user, key string) {
 	}
 }
 
-// Release lets go of all that a user has. Again, or for a stranger, it does nothing.
+// Release removes all pins of a user. If the user has none, it does nothing.
 func (s *Shelf) Release(user string) error {
 	if !name.MatchString(user) {
 		return fmt.Errorf("%w: user %q", ErrInvalidName, user)
@@ -89,13 +88,13 @@ func (s *Shelf) Release(user string) error {
 	for key, users := range s.pins {
 		if users[user] {
 			s.forgetPinLocked(user, key)
-			s.touchLocked(key) // the time since it was used counts from here
+			s.touchLocked(key) // the time since its last use starts now
 		}
 	}
 	return nil
 }
 
-// Held lists the things that a user has, sorted.
+// Held returns the keys of a user's pins, sorted.
 func (s *Shelf) Held(user string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +108,7 @@ func (s *Shelf) Held(user string) []string {
 	return keys
 }
 
-// Users lists who has something, sorted.
+// Users returns the users with pins, sorted.
 func (s *Shelf) Users() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
