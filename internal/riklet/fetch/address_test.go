@@ -11,7 +11,7 @@ func TestGuard(t *testing.T) {
 	everything := []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 	for _, tc := range []struct {
 		addrs           string
-		public, private string // what a Guard says without and with AllowPrivate; "" lets it pass
+		public, private string // the result without and with AllowPrivate; "" means allowed
 	}{
 		{"1.1.1.1 2606:4700::1111 ::ffff:1.1.1.1", "", ""},
 		{"10.1.2.3 172.31.0.1 192.168.0.1 100.64.0.1 fd12::1 ::ffff:10.0.0.1", "private", ""},

@@ -9,23 +9,23 @@ import (
 var (
 	// ErrRefused is returned for a URL, a redirect or an address that is not allowed.
 	ErrRefused = errors.New("the URL is refused")
-	// ErrTooLarge is returned when the file has more bytes than it may.
+	// ErrTooLarge is returned if the file exceeds its size limit.
 	ErrTooLarge = errors.New("the download is too large")
-	// ErrDigest is returned when the file is not the one that its checksum names.
+	// ErrDigest is returned if the file does not match its checksum.
 	ErrDigest = errors.New("the download has another checksum")
-	// ErrLength is returned when the server ends before, or after, what it announced.
+	// ErrLength is returned if the length of the file differs from the announced one.
 	ErrLength = errors.New("the download is not as long as announced")
-	// ErrStalled is returned when nothing came for as long as a download may stand still.
+	// ErrStalled is returned if no data arrived for the stall timeout.
 	ErrStalled = errors.New("the download stands still")
-	// ErrTimeout is returned when a download took longer than it may.
+	// ErrTimeout is returned if a download exceeded its time limit.
 	ErrTimeout = errors.New("the download takes too long")
-	// ErrStatus is returned for an answer other than the file; see StatusError.
+	// ErrStatus is returned for an answer without the file; see StatusError.
 	ErrStatus = errors.New("the server did not give the file")
-	// ErrNoSpace is returned when the file system is full, up to what must stay free.
+	// ErrNoSpace is returned if the file system has no space left above the reserve.
 	ErrNoSpace = errors.New("no space left for the download")
 )
 
-// StatusError is an answer other than the file.
+// StatusError is an answer without the file.
 type StatusError struct{ Code int }
 
 func (e *StatusError) Error() string {
@@ -48,15 +48,15 @@ func (e *StatusError) hint() string {
 	return ""
 }
 
-// Unwrap makes it an ErrStatus.
+// Unwrap returns ErrStatus.
 func (e *StatusError) Unwrap() error { return ErrStatus }
 
-// NotFound tells that the server has no such file.
+// NotFound reports that the server has no such file.
 func (e *StatusError) NotFound() bool {
 	return e.Code == http.StatusNotFound || e.Code == http.StatusGone
 }
 
-// Temporary tells that the server may have the file another time.
+// Temporary reports that a later request may succeed.
 func (e *StatusError) Temporary() bool {
 	return e.Code >= 500 || e.Code == http.StatusTooManyRequests || e.Code == http.StatusRequestTimeout
 }

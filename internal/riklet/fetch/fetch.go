@@ -1,9 +1,8 @@
-// Package fetch downloads files whose URLs tenants choose. It goes only where it is
-// allowed to: by https, to public addresses and those that the administrator names,
-// checked where the connection is made, so that neither a redirect nor a name that
-// changes its meaning leads elsewhere. What comes is bounded in bytes and time, checked
-// and never held in memory. A connection that breaks off is resumed; trying again from the
-// start is up to the caller.
+// Package fetch downloads files whose URLs tenants choose. It connects only with https, and only
+// to public addresses and those that the administrator allows. It checks the address of each
+// connection, so neither a redirect nor a changed DNS name leads elsewhere. Downloads are
+// limited in bytes and time, verified, and never held in memory. A connection that breaks off is
+// resumed. The caller decides whether to start again from the beginning.
 package fetch
 
 import (
@@ -22,36 +21,36 @@ import (
 	"time"
 )
 
-// Config says where a Fetcher may go.
+// Config configures where a Fetcher may connect to, and its limits.
 type Config struct {
 	// AllowHTTP accepts URLs without TLS.
 	AllowHTTP bool
-	// AllowNetworks are networks that may be reached although they are not public.
+	// AllowNetworks lists networks that are allowed although they are not public.
 	AllowNetworks []netip.Prefix
-	// AllowProxy uses the proxy of the environment. It resolves names itself, so that
-	// only the proxy's own address and addresses in URLs are checked.
+	// AllowProxy uses the proxy of the environment. The proxy resolves names itself, so only the
+	// proxy's own address and addresses in URLs are checked.
 	AllowProxy bool
-	// Bytes is the most that a file may have; Time bounds a download; Stall is how long
-	// it may stand still. Required.
+	// Bytes is the maximum size of a file, Time the maximum time of a download, and Stall the
+	// maximum time without data. All are required.
 	Bytes       int64
 	Time, Stall time.Duration
-	// ReserveBytes stay free on the file system that is written to.
+	// ReserveBytes must stay free on the file system of the file.
 	ReserveBytes int64
-	// RootCAs are those of the system when nil.
+	// RootCAs verify the certificates of servers; nil means those of the system.
 	RootCAs *x509.CertPool
 }
 
-// MaxRedirects is how many redirects are followed.
+// MaxRedirects is the maximum number of redirects.
 const MaxRedirects = 5
 
-// Fetcher downloads files. Its methods may be called at once.
+// Fetcher downloads files. It is safe for concurrent use.
 type Fetcher struct {
 	cfg    Config
 	client *http.Client
 	pause  time.Duration // before a connection is resumed for the first time
 }
 
-// New makes a Fetcher.
+// New returns a Fetcher.
 func New(cfg Config) *Fetcher {
 	f := &Fetcher{cfg: cfg, pause: resumePause}
 	dialer := &net.Dialer{Timeout: cfg.Stall, ControlContext: f.control}
@@ -59,9 +58,9 @@ func New(cfg Config) *Fetcher {
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: cfg.RootCAs},
 		MaxResponseHeaderBytes: 64 << 10,
-		// The file as it is: what it is compressed with is its own affair.
+		// Get the file unchanged, even if it is compressed.
 		DisableCompression: true,
-		// Downloads are rare: no connection is worth keeping.
+		// Downloads are rare, so no connection is kept.
 		DisableKeepAlives: true,
 		ForceAttemptHTTP2: true,
 	}
@@ -72,8 +71,8 @@ func New(cfg Config) *Fetcher {
 	return f
 }
 
-// Check tells whether a URL may be fetched, as far as that can be told without asking
-// for its name.
+// Check reports whether a URL may be fetched, as far as that is possible without resolving its
+// name.
 func (f *Fetcher) Check(raw string) error {
 	_, err := f.parse(raw)
 	return err
@@ -82,7 +81,7 @@ func (f *Fetcher) Check(raw string) error {
 func (f *Fetcher) parse(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
-		// The parser's message quotes what may be a password.
+		// The parser's message may quote a password.
 		return nil, fmt.Errorf("%w: it is not a valid URL", ErrRefused)
 	}
 	return u, f.checkURL(u)
@@ -113,14 +112,14 @@ func (f *Fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 	if err := f.checkURL(req.URL); err != nil {
 		return fmt.Errorf("redirect: %w", err)
 	}
-	// The client would tell the next server the whole URL that led to it, and in its query
-	// may be a token.
+	// The client would send the complete URL of the previous server to the next one. Its query
+	// may contain a token.
 	req.Header.Del("Referer")
 	return nil
 }
 
-// control sees the address that is about to be connected to, whatever name it came
-// from and however often that name changes.
+// control checks the address of a new connection. It sees the address itself, so the result of
+// name resolution does not matter.
 func (f *Fetcher) control(_ context.Context, network, address string, _ syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return fmt.Errorf("%w: a connection over %s", ErrRefused, network)
@@ -139,7 +138,7 @@ func (f *Fetcher) checkAddr(addr netip.Addr) error {
 	return nil
 }
 
-// Redact is a URL without what may be secret in it: user, password, query, fragment.
+// Redact returns a URL without the parts that may be secret: user, password, query and fragment.
 func Redact(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.Opaque != "" {
@@ -152,8 +151,8 @@ func Redact(raw string) string {
 // quoted finds URLs in the messages of libraries.
 var quoted = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`)
 
-// scrub makes an error of the HTTP client fit to be shown: its URL may have secrets,
-// and so may one that a server sent as a redirect.
+// scrub removes secrets from an error of the HTTP client. They may be in its URL, and in the URL
+// of a redirect.
 func scrub(err error) error {
 	var ue *url.Error
 	if errors.As(err, &ue) {

@@ -73,7 +73,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// What a server may do wrong: each with its own error, and no file is left.
+// Each kind of misbehavior of a server has its own error, and leaves no file.
 func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	forever := func(w http.ResponseWriter, r *http.Request) {
@@ -150,8 +150,7 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
-// A server that may be reached redirects to the node's own loopback, by address and by
-// names that stand for it.
+// An allowed server redirects to the node's own loopback, by address and by its names.
 func TestRedirectToLoopback(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Bool
@@ -159,7 +158,7 @@ func TestRedirectToLoopback(t *testing.T) {
 	port := inner.Listener.Addr().(*net.TCPAddr).Port
 	for _, tc := range []struct {
 		host string
-		// The resolvers of machines differ in what they take for an address.
+		// The resolvers of machines differ in what they parse as an address.
 		unknown bool
 	}{
 		{"localhost", false}, {"127.0.0.1", false}, {"[::ffff:127.0.0.1]", false}, {"[::1]", false}, {"0.0.0.0", false},
@@ -169,7 +168,7 @@ func TestRedirectToLoopback(t *testing.T) {
 			http.Redirect(w, r, fmt.Sprintf("http://%s:%d/secret", tc.host, port), http.StatusFound)
 		})
 		f := New(config(func(c *Config) { c.AllowNetworks = nil }))
-		// Only the public server's connection is made for it.
+		// Only the connection to the public server is redirected by the test.
 		f.client.Transport = &publicServer{addr: outer.Listener.Addr().String(), others: f.client.Transport}
 		_, err := f.Get(t.Context(), Request{URL: "http://public.test/", Path: filepath.Join(t.TempDir(), "f")})
 		if err == nil || reached.Load() || (!tc.unknown && !errors.Is(err, ErrRefused)) {
@@ -178,7 +177,7 @@ func TestRedirectToLoopback(t *testing.T) {
 	}
 }
 
-// publicServer stands for a server on the Internet, which tests cannot have.
+// publicServer represents a server on the Internet, which tests cannot reach.
 type publicServer struct {
 	addr   string
 	others http.RoundTripper
@@ -217,7 +216,7 @@ func TestURLsThatAreRefused(t *testing.T) {
 
 func TestErrorsReportNoSecrets(t *testing.T) {
 	t.Parallel()
-	// A redirect that cannot be parsed comes back in the client's error.
+	// The client's error contains a redirect that cannot be parsed.
 	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "http://user:secret@127.0.0.1:1/?token=secret")
 		w.WriteHeader(http.StatusFound)
@@ -235,7 +234,8 @@ func TestErrorsReportNoSecrets(t *testing.T) {
 	}
 }
 
-// TestRedirectsReportNoSecrets: who is redirected to does not learn the URL that led there.
+// TestRedirectsReportNoSecrets checks that the target of a redirect does not receive the URL
+// that led there.
 func TestRedirectsReportNoSecrets(t *testing.T) {
 	t.Parallel()
 	reported := make(chan http.Header, 1)

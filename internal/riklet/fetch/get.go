@@ -16,25 +16,25 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// Request asks for one file.
+// Request requests one file.
 type Request struct {
 	URL string
-	// Path is where the file goes. It must not exist, and does not after an error.
+	// Path is where to write the file. It must not exist, and does not exist after an error.
 	Path string
-	// SHA256 in hex of the file; empty: not checked.
+	// SHA256 of the file in hex; empty means that it is not verified.
 	SHA256 string
-	// Known are the validators of a file that is here already; when the server has no
-	// other, Result.NotModified is set and nothing is written.
+	// Known are the validators of a stored file. If the server still has that version,
+	// Result.NotModified is set and no file is written.
 	Known Validators
 }
 
-// Validators are what a server tells a version of a file by.
+// Validators identify a version of a file on the server.
 type Validators struct{ ETag, LastModified string }
 
-// Empty tells that a server gave none.
+// Empty reports that the server sent none.
 func (v Validators) Empty() bool { return v.ETag == "" && v.LastModified == "" }
 
-// Result is a file that was fetched.
+// Result is a fetched file.
 type Result struct {
 	NotModified bool
 	SHA256      string // in hex
@@ -42,7 +42,7 @@ type Result struct {
 	Validators  Validators
 }
 
-// CheckSHA256 refuses what is no SHA-256 in hex, and returns it in lower case.
+// CheckSHA256 returns a SHA-256 in hex in lower case, and refuses any other text.
 func CheckSHA256(sum string) (string, error) {
 	if raw, err := hex.DecodeString(sum); err != nil || len(raw) != sha256.Size {
 		return "", fmt.Errorf("%w: the checksum %q is not a SHA-256 of 64 hexadecimal digits", ErrRefused, shorten(sum))
@@ -50,7 +50,7 @@ func CheckSHA256(sum string) (string, error) {
 	return strings.ToLower(sum), nil
 }
 
-// Get downloads a file. Errors do not have what may be secret in the URL.
+// Get downloads a file. Its errors do not contain the parts of the URL that may be secret.
 func (f *Fetcher) Get(ctx context.Context, r Request) (*Result, error) {
 	res, err := f.get(ctx, r)
 	if err != nil {
@@ -80,7 +80,7 @@ func (f *Fetcher) get(ctx context.Context, r Request) (*Result, error) {
 	return out, nil
 }
 
-// header takes a validator that is short enough to be kept.
+// header returns a validator if it is short enough to store.
 func header(res *http.Response, name string) string {
 	if v := res.Header.Get(name); len(v) <= 1024 {
 		return v
@@ -88,7 +88,7 @@ func header(res *http.Response, name string) string {
 	return ""
 }
 
-// ask requests the file; from tells from which byte on, of the version that Known names.
+// ask requests the file. from is the first byte to request, of the version in Known.
 func (f *Fetcher) ask(ctx context.Context, r Request, from int64) (*http.Response, error) {
 	u, err := f.parse(r.URL)
 	if err != nil {
@@ -120,7 +120,7 @@ func setHeader(req *http.Request, name, value string) {
 	}
 }
 
-// because makes the reason for which the context ended that of the error.
+// because replaces the error by the cause of the context's end.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -132,7 +132,7 @@ type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// save writes the body to a file as it comes.
+// save writes the body to a file as it arrives.
 func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, err error) {
 	file, err := os.OpenFile(r.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -163,10 +163,10 @@ func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, e
 	return &Result{SHA256: sum, Bytes: n}, nil
 }
 
-// checkInterval is how much may be written between two looks at the free space.
+// checkInterval is the number of bytes written between two checks of the free space.
 const checkInterval = 8 << 20
 
-// writer keeps a file within its limit and the file system from filling up.
+// writer enforces the limit of a file and the reserve of the file system.
 type writer struct {
 	file            *os.File
 	limit, reserve  int64

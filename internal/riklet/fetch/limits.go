@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// Limits bound one thing that a store fetches and makes something of.
+// Limits limit the fetching of one item and its conversion.
 type Limits struct {
-	// Bytes and Entries (files, directories and links) are of what it contains.
+	// Bytes and Entries (files, directories and links) limit its content.
 	Bytes, Entries int64
-	// DownloadBytes are of what is fetched.
+	// DownloadBytes limits the download.
 	DownloadBytes int64
-	// Time is for the download, and again for what is made of it.
+	// Time limits the download, and separately its conversion.
 	Time time.Duration
-	// Stall is how long a download may stand still.
+	// Stall is the maximum time of a download without data.
 	Stall time.Duration
-	// ReserveBytes stay free on the file system.
+	// ReserveBytes must stay free on the file system.
 	ReserveBytes int64
 }
 
-// Or gives the limits with those that are not above 0 from others.
+// Or returns the limits, with those that are not above 0 replaced by others.
 func (l Limits) Or(others Limits) Limits {
 	return Limits{
 		Bytes: either(l.Bytes, others.Bytes), Entries: either(l.Entries, others.Entries), DownloadBytes: either(l.DownloadBytes, others.DownloadBytes),

@@ -15,14 +15,14 @@ import (
 	"rik.dev/rik/internal/riklet/safeopen"
 )
 
-// always are directories that no tenant's path leads into: secrets of the machine, and
-// file systems that are no files.
+// always lists directories that no tenant's path may lead into: secrets of the machine, and
+// virtual file systems.
 var always = []string{"/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run", "/var/lib/riklet", "/var/lib/rik", "/etc"}
 
-// LocalPath judges a path of the node that a template names, and resolves it: it must
-// exist, be absolute, and lead neither to the directories that are always private nor,
-// or above, to those given. Below is judged after symbolic links are resolved; who may
-// change the path later is the node's own administrator.
+// LocalPath validates a path of the node from a template, and resolves it. It must exist and be
+// absolute. It must not lead to the directories that are always private, nor to or above those
+// in private. Symbolic links are resolved before the check. Only the node's administrator can
+// change the path later.
 func LocalPath(path string, private []string) (string, fs.FileInfo, error) {
 	if !filepath.IsAbs(path) || strings.ContainsRune(path, 0) {
 		return "", nil, fmt.Errorf("%w: %q is not an absolute path", ErrRefused, shorten(path))
@@ -54,7 +54,7 @@ func below(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Copy is Get for a file of the node: a copy that nobody changes while it is read.
+// Copy is Get for a file of the node. The copy does not change while it is read.
 func (f *Fetcher) Copy(ctx context.Context, from, to, sum string) (*Result, error) {
 	if sum != "" {
 		var err error
@@ -90,7 +90,7 @@ func (f *Fetcher) Copy(ctx context.Context, from, to, sum string) (*Result, erro
 	return res, nil
 }
 
-// Sum is the SHA-256 of a file of the node.
+// Sum returns the SHA-256 of a file of the node.
 func (f *Fetcher) Sum(ctx context.Context, path string) (string, error) {
 	file, err := openRegular(path)
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *Fetcher) Sum(ctx context.Context, path string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// openRegular opens a file and nothing that could block or be endless.
+// openRegular opens only regular files, because others could block or be endless.
 func openRegular(path string) (*os.File, error) {
 	file, err := safeopen.OpenNoFollow(path)
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// resumes is how often in a row a transfer that breaks off is resumed, if not at least
-	// resumeBytes came between.
+	// resumes is the maximum number of successive resumptions of a transfer that breaks off,
+	// unless at least resumeBytes arrived in between.
 	resumes     = 5
 	resumeBytes = 1 << 20
-	// resumePause is before the first of them, and doubles.
+	// resumePause is the pause before the first resumption. It doubles.
 	resumePause = time.Second
 )
 
-// transfer is one download. A connection that breaks off is resumed where the server can, and
-// the download is given up when nothing came for the stall time.
+// transfer is one download. It resumes a connection that breaks off if the server supports that.
+// It fails if no data arrived for the stall timeout.
 type transfer struct {
 	f    *Fetcher
 	r    Request
@@ -31,13 +31,13 @@ type transfer struct {
 	last  atomic.Pointer[string] // why the last connection ended; nil: none has
 
 	body     *http.Response
-	total    int64 // as announced; -1: not
+	total    int64 // as announced; -1: not announced
 	came     int64
-	attempts int   // to resume, in a row
-	since    int64 // what had come at the first of them
+	attempts int   // successive resumptions
+	since    int64 // the value of came at the first of them
 }
 
-// watched begins to watch that bytes come; the context ends when none did.
+// watched starts the stall timer. The context ends when it expires.
 func (t *transfer) watched(ctx context.Context) (_ context.Context, done func()) {
 	ctx, give := context.WithCancelCause(ctx)
 	t.alarm = time.AfterFunc(t.f.cfg.Stall, func() {
@@ -80,7 +80,7 @@ func (t *transfer) run(ctx context.Context) (*Result, error) {
 	return out, nil
 }
 
-// read reads from the connection, or from the next one when that breaks off.
+// read reads from the connection, or from the next one if that breaks off.
 func (t *transfer) read(ctx context.Context, p []byte) (int, error) {
 	for {
 		n, err := t.body.Body.Read(p)
@@ -88,7 +88,7 @@ func (t *transfer) read(ctx context.Context, p []byte) (int, error) {
 			t.alarm.Reset(t.f.cfg.Stall)
 			t.came += int64(n)
 			t.work.Add(int64(n))
-			return n, nil // the error comes again
+			return n, nil // the next read returns the error again
 		}
 		if err == nil || !t.resumable(err) {
 			return 0, err
@@ -99,14 +99,14 @@ func (t *transfer) read(ctx context.Context, p []byte) (int, error) {
 	}
 }
 
-// resumable tells whether an error is the end of a connection, before the end of a file of
-// which the server can tell the version.
+// resumable reports whether an error is the end of a connection before the end of the file, and
+// the server can identify the file's version.
 func (t *transfer) resumable(err error) bool {
 	_, ended := errors.AsType[*http.MaxBytesError](err)
 	return !ended && t.came < t.total && t.came > 0 && strong(t.r.Known)
 }
 
-// strong tells whether the validators name one version of a file byte by byte.
+// strong reports whether the validators identify one version of a file byte by byte.
 // https://www.rfc-editor.org/rfc/rfc9110#section-13.1.5
 func strong(v Validators) bool {
 	if v.ETag != "" {
@@ -115,8 +115,8 @@ func strong(v Validators) bool {
 	return v.LastModified != ""
 }
 
-// resume connects again for the rest; it returns the error that ended the connection when that
-// cannot be done.
+// resume opens a new connection for the rest of the file. If that is not possible, it returns
+// the error that ended the connection.
 func (t *transfer) resume(ctx context.Context, broken error) error {
 	if t.came-t.since >= resumeBytes {
 		t.attempts = 0
@@ -154,7 +154,7 @@ func (t *transfer) resume(ctx context.Context, broken error) error {
 	return fmt.Errorf("%w (it was resumed %d times)", broken, resumes)
 }
 
-// continues tells whether an answer is the rest of a file from a byte on.
+// continues reports whether an answer is the rest of a file from a byte on.
 func continues(res *http.Response, from, total int64) bool {
 	want := fmt.Sprintf("bytes %d-%d/%d", from, total-1, total)
 	return res.Header.Get("Content-Range") == want

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/progress"
 )
 
-// noise is a file in which no two parts are the same.
+// noise returns a file in which no two parts are the same.
 func noise(n int) []byte {
 	data := make([]byte, n)
 	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // not for secrets
@@ -28,13 +28,13 @@ func noise(n int) []byte {
 	return data
 }
 
-// breaking serves a file and breaks each connection off after some bytes of it.
+// breaking serves a file and ends each connection after some bytes of it.
 type breaking struct {
 	data  []byte
 	room  int
 	etag  string
 	gets  atomic.Int32
-	other http.HandlerFunc // answers all requests but the first; nil: as the first
+	other http.HandlerFunc // answers all requests but the first; nil: the same as the first
 }
 
 func (b *breaking) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -63,8 +63,8 @@ func (s *short) Write(p []byte) (int, error) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestConnectionsThatBreakOff: a download goes on where its connection ended, if the server has
-// the same file still; otherwise the last error is said.
+// TestConnectionsThatBreakOff checks that a download continues where its connection ended, if
+// the server still has the same file. Otherwise it fails with the last error.
 func TestConnectionsThatBreakOff(t *testing.T) {
 	t.Parallel()
 	data := noise(900 << 10)
@@ -126,7 +126,8 @@ func TestConnectionsThatBreakOff(t *testing.T) {
 	}
 }
 
-// TestADownloadThatStandsStill is given up wherever it stops, and said to wait before.
+// TestADownloadThatStandsStill checks that a stalled download fails at any point, and that its
+// progress shows the wait before.
 func TestADownloadThatStandsStill(t *testing.T) {
 	t.Parallel()
 	stops := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
@@ -161,7 +162,7 @@ func TestADownloadThatStandsStill(t *testing.T) {
 	}
 }
 
-// TestCopiesAreSaid: a copy of a file of the node has its progress, too.
+// TestCopiesAreSaid checks that a copy of a file of the node also reports progress.
 func TestCopiesAreSaid(t *testing.T) {
 	t.Parallel()
 	from := filepath.Join(t.TempDir(), "from")
