@@ -1,10 +1,9 @@
-// Package cgroup reads, empties and removes the control groups of instances,
-// whatever mixture of cgroup v1 and v2 the machine mounts.
+// Package cgroup reads, empties and removes the control groups of instances, with any
+// combination of cgroup v1 and v2 on the machine.
 //
-// The OCI runtime makes the groups of containers and sets their limits; this
-// package finds them again by a path relative to the hierarchies' roots
-// ("/rik/<uid>"). It makes the groups of what no runtime starts, and puts the
-// supervisors into one outside the agent's own.
+// The OCI runtime creates the groups of containers and sets their limits. This package finds
+// them by a path relative to the roots of the hierarchies ("/rik/<uid>"). It creates the groups
+// of processes that no runtime starts, and moves the supervisors out of the agent's groups.
 package cgroup
 
 import (
@@ -24,10 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Layout is where the machine mounts its hierarchies.
+// Layout has the mount points of the machine's hierarchies.
 type Layout struct {
 	V1      map[string]string // controller (or "name=systemd") to mount point
-	Unified string            // mount point of v2; "" when there is none
+	Unified string            // mount point of v2; "" if there is none
 }
 
 // Detect reads the layout of this machine.
@@ -44,8 +43,8 @@ func Detect() (Layout, error) {
 	return layout, layout.check()
 }
 
-// errNone says what to do, too: "ip netns exec" mounts a /sys of its own, which
-// has no cgroups, over the machine's, and nobody expects that of it.
+// errNone includes a remedy, because the cause is unexpected: "ip netns exec" mounts another
+// /sys, without cgroups, over the machine's.
 var errNone = errors.New("no cgroup hierarchy is mounted where this process runs: " +
 	"under \"ip netns exec\", use \"nsenter --net=/run/netns/NAME\" instead, for it leaves /sys as it is; " +
 	"else mount one with \"mount -t cgroup2 none /sys/fs/cgroup\"")
@@ -57,11 +56,11 @@ func (l Layout) check() error {
 	return nil
 }
 
-// known are the v1 controllers that an OCI runtime makes groups in.
+// known lists the v1 controllers in which an OCI runtime creates groups.
 var known = []string{"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc",
 	"name=systemd", "net_cls", "net_prio", "perf_event", "pids", "rdma"}
 
-// parse reads proc_pid_mountinfo(5): fields, a dash, type, source, options.
+// parse parses proc_pid_mountinfo(5): fields, a dash, type, source, options.
 func parse(r io.Reader) (Layout, error) {
 	layout := Layout{V1: map[string]string{}}
 	lines := bufio.NewScanner(r)
@@ -87,7 +86,7 @@ func parse(r io.Reader) (Layout, error) {
 	return layout, lines.Err()
 }
 
-// Paths gives the directories that the group may have, one a hierarchy.
+// Paths returns the directories that the group may have, one per hierarchy.
 func (l Layout) Paths(group string) []string {
 	var paths []string
 	for _, mountPoint := range l.V1 {
@@ -100,7 +99,7 @@ func (l Layout) Paths(group string) []string {
 	return slices.Compact(paths) // cpu and cpuacct are often one mount
 }
 
-// Home is the group's directory in the hierarchy in which every group of a node is.
+// Home returns the group's directory in the hierarchy that has every group of a node.
 func (l Layout) Home(group string) string {
 	if root := l.finder(); root != "" {
 		return filepath.Join(root, group)
@@ -108,7 +107,7 @@ func (l Layout) Home(group string) string {
 	return l.Paths(group)[0]
 }
 
-// finder is the mount point of the hierarchy by which the members of a group can be found.
+// finder returns the mount point of the hierarchy in which the members of a group can be found.
 func (l Layout) finder() string {
 	if pids := l.V1["pids"]; pids != "" {
 		return pids
@@ -116,7 +115,8 @@ func (l Layout) finder() string {
 	return l.Unified
 }
 
-// dir is the group's in the hierarchy that has a controller, and whether that is of v1.
+// dir returns the group's directory in the hierarchy of a controller, and whether that hierarchy
+// is v1.
 func (l Layout) dir(controller, group string) (path string, v1 bool) {
 	if root := l.V1[controller]; root != "" {
 		return filepath.Join(root, group), true
@@ -124,11 +124,10 @@ func (l Layout) dir(controller, group string) (path string, v1 bool) {
 	return filepath.Join(l.Unified, group), false
 }
 
-// Make makes a group for processes that are to leave this one's groups, and
-// gives the cgroup.procs files through which they do. Migrations wait for each other
-// and, but for a moment after another, for an RCU grace period, so there is one only
-// for each hierarchy in which this process is not at the root, and one more by which
-// the group's members can be found.
+// Make creates a group for processes that must leave this process's groups. It returns the
+// cgroup.procs files to write to for that. Migrations wait for each other and, except soon after
+// another one, for an RCU grace period. Therefore there is only one for each hierarchy in which
+// this process is not at the root, and one more in which the group's members can be found.
 func (l Layout) Make(group string) ([]string, error) {
 	data, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -148,8 +147,8 @@ func (l Layout) Make(group string) ([]string, error) {
 	return procs, nil
 }
 
-// left gives the mount points of the hierarchies that Make needs, from the
-// lines "number:controllers:path" of cgroups(7).
+// left returns the mount points of the hierarchies that Make needs, from the lines
+// "number:controllers:path" of cgroups(7).
 func (l Layout) left(own string) []string {
 	mountPoints := []string{}
 	if finder := l.finder(); finder != "" {
@@ -173,8 +172,8 @@ func (l Layout) left(own string) []string {
 	return slices.Compact(mountPoints)
 }
 
-// inherit fills a new v1 cpuset group: it takes no process before it has CPUs
-// and memory nodes, and the kernel does not hand down the parent's.
+// inherit sets the CPUs and memory nodes of a new v1 cpuset group. Without them it accepts no
+// process, and the kernel does not copy the parent's.
 func (l Layout) inherit(path string) error {
 	root := l.V1["cpuset"]
 	if root == "" || !strings.HasPrefix(path, root+"/") {
@@ -201,7 +200,7 @@ func (l Layout) inherit(path string) error {
 	return nil
 }
 
-// Children names the groups directly below group, in any hierarchy.
+// Children returns the names of the groups directly below group, in any hierarchy.
 func (l Layout) Children(group string) []string {
 	var names []string
 	for _, path := range l.Paths(group) {
@@ -219,7 +218,7 @@ func (l Layout) Children(group string) []string {
 	return slices.Compact(names)
 }
 
-// Exists tells whether any hierarchy has the group.
+// Exists reports whether any hierarchy has the group.
 func (l Layout) Exists(group string) bool {
 	return slices.ContainsFunc(l.Paths(group), func(path string) bool {
 		_, err := os.Stat(path)
@@ -227,7 +226,7 @@ func (l Layout) Exists(group string) bool {
 	})
 }
 
-// Processes lists the processes in the group and the groups below it.
+// Processes returns the processes in the group and the groups below it.
 func (l Layout) Processes(group string) []int {
 	var pids []int
 	for _, path := range l.Paths(group) {
@@ -257,17 +256,16 @@ func readPIDs(path string) []int {
 	return pids
 }
 
-// pollInterval is how often a dying group is looked at: v1 tells nobody when a
-// group becomes empty, short of a release agent for the whole machine.
+// pollInterval is the interval of checks of a dying group. v1 sends no notification when a group
+// becomes empty, except through a release agent for the whole machine.
 const pollInterval = 5 * time.Millisecond
 
-// Destroy kills every process in the group and below, frozen or throttled as it may be,
-// and removes the groups.
-// A group that is not there is no error. It goes on until ctx ends.
+// Destroy kills every process in the group and below, even if it is frozen or throttled, and
+// removes the groups. It is not an error if the group does not exist. It retries until ctx ends.
 func (l Layout) Destroy(ctx context.Context, group string) error {
 	for {
 		if pids := l.Processes(group); len(pids) > 0 {
-			_ = l.Unthrottle(group) // without it they die late, not never
+			_ = l.Unthrottle(group) // if this fails, they die later
 			for _, pid := range pids {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
@@ -285,8 +283,8 @@ func (l Layout) Destroy(ctx context.Context, group string) error {
 	}
 }
 
-// remove deletes the group's directories, deepest first. The files in them are
-// the kernel's: only rmdir(2) works.
+// remove deletes the group's directories, deepest first. The files in them belong to the kernel,
+// so only rmdir(2) works.
 func (l Layout) remove(group string) error {
 	var errs []error
 	for _, path := range l.Paths(group) {
@@ -306,7 +304,7 @@ func (l Layout) remove(group string) error {
 	return errors.Join(errs...)
 }
 
-// Contains tells whether a process is in the group or below it.
+// Contains reports whether a process is in the group or below it.
 func (l Layout) Contains(group string, pid int) bool {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {

@@ -76,7 +76,8 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 	defer cancel()
 	t.Cleanup(func() { _ = layout.Destroy(ctx, parent) })
 	var procs []string
-	for _, limits := range []Limits{{}, {MemoryBytes: 32 << 20, MilliCPU: 1500, PIDs: 7}} { // the second time they change
+	// the second time they change
+	for _, limits := range []Limits{{}, {MemoryBytes: 32 << 20, MilliCPU: 1500, PIDs: 7}} {
 		if procs, err = layout.Create(parent+"/one", limits); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +87,7 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 			t.Errorf("%s = %q, %v; want %q", s.path, got, err, s.value)
 		}
 	}
-	// It eats memory, and is killed for it.
+	// This process uses memory until it is killed.
 	eater := exec.Command("/bin/sh", "-c", "read go; tail /dev/zero")
 	stdin, err := eater.StdinPipe()
 	if err != nil {
@@ -112,7 +113,7 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 	if layout.OOMKills(parent+"/one") == 0 {
 		t.Error("OOMKills() = 0")
 	}
-	// What is frozen is killed all the same.
+	// A frozen process can be killed too.
 	sleeper := exec.Command("/bin/sleep", "1000")
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ func TestNoHierarchyHasANextStep(t *testing.T) {
 	}
 }
 
-// Processes that share a group are killed together where the kernel can, as a kubelet has it.
+// Processes in one group are killed together on kernels that support it, like in the kubelet.
 func TestGroupsAreKilledAsOne(t *testing.T) {
 	t.Parallel()
 	unified := func(controllers string) Layout {

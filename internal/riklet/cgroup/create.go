@@ -11,23 +11,23 @@ import (
 	"strings"
 )
 
-// Limits bound the processes of a group; 0 is no bound.
+// Limits limit the processes of a group; 0 means no limit.
 type Limits struct {
 	MemoryBytes int64
 	MilliCPU    int64
 	PIDs        int64
 }
 
-// wanted are the v1 controllers of a group that Create makes: those that bound,
-// measure or freeze.
+// wanted lists the v1 controllers of a group that Create creates: those that limit, measure or
+// freeze.
 var wanted = []string{"cpu", "cpuacct", "freezer", "memory", "pids"}
 
-// cpuPeriod in microseconds is the one that the kernel and runc have by default.
+// cpuPeriod is in microseconds, the default of the kernel and runc.
 const cpuPeriod = 100000
 
-// Create makes a group with limits, for processes that no OCI runtime puts into one,
-// and gives the cgroup.procs files through which they enter. Made again it gets the
-// new limits.
+// Create creates a group with limits, for processes that no OCI runtime puts into one. It
+// returns the cgroup.procs files through which they enter. For an existing group it sets the new
+// limits.
 func (l Layout) Create(group string, limits Limits) ([]string, error) {
 	var paths []string
 	for _, controller := range wanted {
@@ -62,8 +62,8 @@ const oomGroup = "memory.oom.group"
 
 type setting struct{ path, value string }
 
-// settings are the files of the limits. One that is not bounded is not written: a
-// new group has no bound.
+// settings returns the files and values of the limits. A limit of 0 is not written, because a
+// new group has no limits.
 func (l Layout) settings(group string, limits Limits) []setting {
 	var list []setting
 	add := func(value int64, controller, v1, v2, format string) {
@@ -80,13 +80,13 @@ func (l Layout) settings(group string, limits Limits) []setting {
 	add(limits.MemoryBytes, "memory", "memory.limit_in_bytes", "memory.max", "%d")
 	add(limits.MilliCPU*cpuPeriod/1000, "cpu", "cpu.cfs_quota_us", "cpu.max", "%d "+strconv.Itoa(cpuPeriod))
 	add(limits.PIDs, "pids", "pids.max", "pids.max", "%d")
-	if l.GroupsOOMKills() { // what is in a group is one thing, as a kubelet has it
+	if l.GroupsOOMKills() { // a group is one unit, like in the kubelet
 		list = append(list, setting{filepath.Join(l.Unified, group, oomGroup), "1"})
 	}
 	return list
 }
 
-// delegate hands the controllers of v2 down to the group; v1 has no such step.
+// delegate enables the controllers of v2 down to the group. In v1 this is not necessary.
 func (l Layout) delegate(group string) error {
 	if l.Unified == "" {
 		return nil
@@ -101,7 +101,7 @@ func (l Layout) delegate(group string) error {
 	return enable(dir)
 }
 
-// enable lets the groups below a group have what it has of the controllers.
+// enable enables a group's available controllers for the groups below it.
 func enable(dir string) error {
 	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
@@ -118,8 +118,8 @@ func enable(dir string) error {
 	return nil
 }
 
-// Freeze stops every process of a group and of those below where it is, or lets them
-// go on. A group that is not there is no error when they are to go on.
+// Freeze freezes every process of a group and of those below it, or thaws them. Thawing a group
+// that does not exist is not an error.
 func (l Layout) Freeze(group string, frozen bool) error {
 	dir, old := l.dir("freezer", group)
 	file, off, on := "cgroup.freeze", "0", "1"
@@ -140,10 +140,10 @@ func (l Layout) Freeze(group string, frozen bool) error {
 	return nil
 }
 
-// Unthrottle lifts the bound on the processor time of a group and of those below it, for
-// what is to be killed: a process takes its SIGKILL itself, and thousands that share a
-// fifth of a processor do not come to it for many minutes. A group that is not there is
-// no error.
+// Unthrottle removes the limit on the CPU time of a group and of those below it, before its
+// processes are killed. A process handles its SIGKILL itself, and thousands of processes that
+// share a fifth of a processor need many minutes for that. It is not an error if the group does
+// not exist.
 func (l Layout) Unthrottle(group string) error {
 	dir, old := l.dir("cpu", group)
 	file, none := "cpu.max", "max"
@@ -152,7 +152,7 @@ func (l Layout) Unthrottle(group string) error {
 	}
 	err := overwrite(filepath.Join(dir, file), none)
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // nor is one without the controller
+		err = nil // or the group lacks the controller
 	}
 	if err != nil {
 		err = fmt.Errorf("lifting the bound on the processor time of the cgroup %s: %w", group, err)
@@ -164,8 +164,8 @@ func (l Layout) Unthrottle(group string) error {
 	return errors.Join(errs...)
 }
 
-// overwrite writes a file that the kernel has made. It makes none: where the kernel has
-// none, that would be a refusal of the kernel's.
+// overwrite writes a file that the kernel has created. It does not create one, because the error
+// should show that the kernel has no such file.
 func overwrite(path, value string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -175,7 +175,7 @@ func overwrite(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// thaw lets everything below a group go on: what is frozen does not die.
+// thaw thaws all groups below a group, because frozen processes do not die.
 func (l Layout) thaw(group string) {
 	for _, child := range l.Children(group) {
 		l.thaw(filepath.Join(group, child))

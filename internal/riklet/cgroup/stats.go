@@ -10,15 +10,16 @@ import (
 	"strings"
 )
 
-// Stats is what a group and those below it have used.
+// Stats is the usage of a group and those below it.
 type Stats struct {
 	CPUNanos uint64
-	// MemoryBytes is the working set: what is charged without the file pages
-	// that the kernel would drop first.
+	// MemoryBytes is the working set: the charged memory without the file pages that the kernel
+	// would reclaim first.
 	MemoryBytes uint64
 }
 
-// Stats measures a group now. A group that does not exist is fs.ErrNotExist.
+// Stats returns the present usage of a group. If the group does not exist, the error is
+// fs.ErrNotExist.
 func (l Layout) Stats(group string) (Stats, error) {
 	cpu, errCPU := l.cpuNanos(group)
 	memory, errMemory := l.memoryBytes(group)
@@ -51,11 +52,11 @@ func (l Layout) memoryBytes(group string) (uint64, error) {
 	return charged - inactive, nil
 }
 
-// OOMKills counts the processes of the group, and of those below it, that the kernel killed
-// for want of memory; 0 when the group is gone.
+// OOMKills returns the number of processes of the group, and of those below it, that the kernel
+// killed for lack of memory; 0 if the group does not exist.
 func (l Layout) OOMKills(group string) uint64 {
 	dir, old := l.dir("memory", group)
-	if !old { // the file counts for the groups below too
+	if !old { // the file includes the groups below
 		n, _ := readKey(filepath.Join(dir, "memory.events"), "oom_kill")
 		return n
 	}
@@ -65,13 +66,13 @@ func (l Layout) OOMKills(group string) uint64 {
 			n, _ := readKey(filepath.Join(path, "memory.oom_control"), "oom_kill")
 			total += n
 		}
-		return nil // a group that goes away meanwhile counts no more
+		return nil // a group that was removed in the meantime does not count
 	})
 	return total
 }
 
-// GroupsOOMKills tells whether the kernel can kill all processes of a group when memory is
-// short, instead of one: v2 can, where it has the memory controller.
+// GroupsOOMKills reports whether the kernel can kill all processes of a group when it runs out
+// of memory, instead of one. v2 can, if it has the memory controller.
 func (l Layout) GroupsOOMKills() bool {
 	if l.V1["memory"] != "" || l.Unified == "" {
 		return false
@@ -80,7 +81,7 @@ func (l Layout) GroupsOOMKills() bool {
 	return err == nil && slices.Contains(strings.Fields(string(have)), "memory")
 }
 
-// SwapAccounting tells whether a limit on memory and swap together can be set.
+// SwapAccounting reports whether a limit on the sum of memory and swap can be set.
 func (l Layout) SwapAccounting() bool {
 	if root := l.V1["memory"]; root != "" {
 		_, err := os.Stat(filepath.Join(root, "memory.memsw.limit_in_bytes"))
@@ -98,7 +99,7 @@ func readUint(path string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
 }
 
-// readKey reads one value of a file of "key value" lines.
+// readKey returns one value of a file of "key value" lines.
 func readKey(path, key string) (uint64, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

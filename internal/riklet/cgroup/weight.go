@@ -11,22 +11,22 @@ import (
 	"github.com/opencontainers/cgroups"
 )
 
-// The least and the most shares that the kernel knows (kernel/sched/sched.h), and those
-// of a whole processor, which any group has at first.
+// The minimum and maximum shares in the kernel (kernel/sched/sched.h), and the shares of a whole
+// processor, which are a group's default.
 const (
 	minShares          = 2
 	maxShares          = 262_144
 	sharesPerProcessor = 1024
 )
 
-// Shares are the shares of so many thousandths of a processor, as a kubelet gives them.
+// Shares converts thousandths of a processor to CPU shares, like the kubelet.
 func Shares(milliCPU int64) uint64 {
 	return uint64(min(max(milliCPU*sharesPerProcessor/1000, minShares), maxShares)) //nolint:gosec // bounded above
 }
 
-// Weigh makes a group whose processes together get so many thousandths of a processor
-// where more is wanted than there is: in proportion to the groups beside it. It may be
-// called again. A machine without the controller shares its processors as it does.
+// Weigh creates a group and sets its CPU weight. If processes need more CPU time than there is,
+// the group gets time in proportion to the groups next to it. It may be called again. On a
+// machine without the controller it has no effect.
 func (l Layout) Weigh(group string, milliCPU int64) error {
 	dir, old := l.dir("cpu", group)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

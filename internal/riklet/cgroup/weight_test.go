@@ -15,8 +15,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestWeigh looks at the files that it writes, on machines of both kinds. Those are there
-// before: a kernel makes them with the group.
+// TestWeigh checks the files that Weigh writes, for cgroup v1 and v2. The test creates the files
+// first, as a kernel does with the group.
 func TestWeigh(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -43,7 +43,7 @@ func TestWeigh(t *testing.T) {
 				"rik/cgroup.controllers": "cpu memory", "rik/cgroup.subtree_control": "",
 				"rik/one/cgroup.controllers": "cpu memory", "rik/one/cgroup.subtree_control": "", "rik/one/cpu.weight": "100",
 			},
-			// 512 of 262,144 shares are 59 of 10,000 as runc counts them.
+			// 512 of 262,144 shares are 59 of 10,000 in runc's formula.
 			want: map[string]string{"rik/one/cpu.weight": "59", "rik/cgroup.subtree_control": "+memory"},
 		},
 		"v2 without the controller": {
@@ -79,8 +79,8 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
-// TestUnthrottle looks at the files that it writes, on machines of both kinds. A group
-// above the one that is meant keeps its bound.
+// TestUnthrottle checks the files that Unthrottle writes, for cgroup v1 and v2. A parent group
+// keeps its limit.
 func TestUnthrottle(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
