@@ -1,13 +1,13 @@
-// Package apiprocess runs rik's real API server, of a cluster and without its
-// controllers, as a process of its own: for tests of what uses it. Tests of the API
-// server itself have it inside, with the race detector; see apitest. Packages with more
-// than one such test share one server:
+// Package apiprocess runs rik's real API server of a cluster, without its controllers, as a
+// separate process. It is for tests of the server's clients. Tests of the API server itself run
+// it inside the test process, with the race detector; see apitest. Packages with more than one
+// such test share one server:
 //
 //	func TestMain(m *testing.M) { os.Exit(apiprocess.RunMain(m)) }
 //
 //	func TestX(t *testing.T) { server := apiprocess.Shared(t); ... }
 //
-// Tests on a shared server keep apart by namespace; see [served.Server.Namespace].
+// Tests on a shared server use different namespaces; see [served.Server.Namespace].
 package apiprocess
 
 import (
@@ -24,21 +24,21 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// Server is a running API server. It dies with the test process.
+// Server is a running API server. It ends with the test process.
 type Server struct {
 	*served.Server
 	process *process.Process
 }
 
-// Kind of an API server.
+// Kind is the kind of an API server.
 type Kind string
 
 const (
 	// Cluster is the API server of a rik cluster.
 	Cluster Kind = "cluster"
-	// SQLite is the same on a database of that.
+	// SQLite is the same with an SQLite database.
 	SQLite Kind = "sqlite"
-	// KCP is that of a kcp; see kcptest.
+	// KCP is the API server of a kcp; see kcptest.
 	KCP Kind = "kcp"
 )
 
@@ -48,17 +48,16 @@ var shared = fixture.Shared[*Server]{
 	Stop:  (*Server).Stop,
 }
 
-// RunMain runs the tests, stops the shared server if one was started, and returns the
-// exit code.
+// RunMain runs the tests, stops the shared server if one was started, and returns the exit code.
 func RunMain(m *testing.M) int { return shared.RunMain(m) }
 
-// Shared returns the package's server, which the first call starts.
+// Shared returns the package's server. The first call starts it.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	return shared.Get(tb)
 }
 
-// Start runs a server of its own for one test, and stops it when the test ends.
+// Start runs a server for one test, and stops it when the test ends.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	return StartKind(tb, Cluster)
@@ -70,13 +69,13 @@ func StartKind(tb testing.TB, kind Kind) *Server {
 	return start(tb, tb.TempDir(), kind)
 }
 
-// StartOn is StartKind on the data directory, [Data], that another server has left in dir.
+// StartOn is StartKind on the data directory, [Data], that an earlier server has left in dir.
 func StartOn(tb testing.TB, dir string, kind Kind) *Server {
 	tb.Helper()
 	return start(tb, dir, kind)
 }
 
-// Data is the data directory of a server whose files lie in dir.
+// Data returns the data directory of a server whose files are in dir.
 func Data(dir string) string { return filepath.Join(dir, "data") }
 
 func start(tb testing.TB, dir string, kind Kind) *Server {
@@ -96,7 +95,7 @@ func start(tb testing.TB, dir string, kind Kind) *Server {
 	return s
 }
 
-// Run runs a server whose files lie in dir, which is the caller's to remove once it is
+// Run runs a server whose files are in dir. The caller must remove dir after the server has
 // stopped.
 func Run(dir string, kind Kind) (*Server, error) {
 	path, err := program.Testserver()
@@ -116,7 +115,8 @@ func Run(dir string, kind Kind) (*Server, error) {
 	return s, nil
 }
 
-// own is the server's own user, whom only its authority can let in from outside.
+// own is the server's own user. From outside, only a certificate of its authority grants access
+// as this user.
 var own = pkix.Name{CommonName: "system:apiserver", Organization: []string{"system:masters"}}
 
 func (s *Server) connect(data string) error {
@@ -131,7 +131,8 @@ func (s *Server) connect(data string) error {
 	return err
 }
 
-// Stop ends the server, with an error unless it ends well. It may be called again.
+// Stop stops the server. It returns an error unless the server exits successfully. It may be
+// called again.
 func (s *Server) Stop() error {
 	err := s.process.Stop()
 	if os.Getenv(served.EnvLog) != "" {

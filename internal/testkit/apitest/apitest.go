@@ -1,15 +1,14 @@
-// Package apitest runs rik's real API server inside a test process: embedded
-// etcd, TLS on a loopback port that the kernel chose, RBAC, Kubernetes'
-// controllers. Nothing in it is faked, so a start takes about a second, and
-// several under the race detector: it is for tests of the API server itself. Tests of
-// what uses one have it in a process of its own; see apiprocess. Packages with more than
-// one such test share one server:
+// Package apitest runs rik's real API server inside a test process: embedded etcd, TLS on a
+// loopback port chosen by the kernel, RBAC, Kubernetes' controllers. Nothing is faked, so a
+// start takes about a second, and several seconds under the race detector. It is for tests of
+// the API server itself. Tests of its clients use a separate process; see apiprocess. Packages
+// with more than one such test share one server:
 //
 //	func TestMain(m *testing.M) { os.Exit(apitest.RunMain(m)) }
 //
 //	func TestX(t *testing.T) { server := apitest.Shared(t); ... }
 //
-// Tests on a shared server keep apart by namespace; see [served.Server.Namespace].
+// Tests on a shared server use different namespaces; see [served.Server.Namespace].
 package apitest
 
 import (
@@ -27,20 +26,20 @@ import (
 )
 
 const (
-	// EnvLog shows the servers' log when it is set to a slog level such as debug.
+	// EnvLog shows the servers' log if it is set to a slog level such as debug.
 	EnvLog = served.EnvLog
-	// Timeout is how long the package waits for a server, and a good deadline
-	// for tests that poll one.
+	// Timeout is how long the package waits for a server. It is also a good deadline for tests
+	// that poll one.
 	Timeout = served.Timeout
 )
 
-// Option changes the configuration that a server is started with.
+// Option changes the configuration of a server before its start.
 type Option func(*apiserver.Config)
 
 // Server is a running API server.
 type Server struct {
 	*served.Server
-	// API is the server itself, for what is reached in process.
+	// API is the server itself, for access inside the process.
 	API *apiserver.Server
 
 	cancel  context.CancelFunc
@@ -49,8 +48,8 @@ type Server struct {
 	result  error
 }
 
-// Start runs a server of its own for one test, in a directory of its own unless
-// an option sets DataDir, and stops it when the test ends.
+// Start runs a server for one test, in a new directory unless an option sets DataDir, and stops
+// it when the test ends.
 func Start(tb testing.TB, opts ...Option) *Server {
 	tb.Helper()
 	s, err := start(append([]Option{func(c *apiserver.Config) { c.DataDir = tb.TempDir() }}, opts...))
@@ -65,7 +64,7 @@ func Start(tb testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// Stop ends the server and returns what Run returned. It may be called again.
+// Stop stops the server and returns the result of Run. It may be called again.
 func (s *Server) Stop() error {
 	s.once.Do(func() {
 		s.cancel()

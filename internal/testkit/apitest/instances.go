@@ -9,8 +9,8 @@ import (
 	"rik.dev/rik/internal/controller/store"
 )
 
-// Instances writes instances in process, as the controller does in a cluster of
-// one process: one write to the datastore each.
+// Instances returns a writer of instances inside the process, like that of the controller in a
+// one-process cluster. Each call is one write to the datastore.
 func (s *Server) Instances() store.Instances {
 	d := inprocess.NewInstances(s.API.Stores().Instances)
 	return store.OverWriter(d, func(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {

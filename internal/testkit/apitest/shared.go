@@ -17,14 +17,14 @@ func startShared(dir string) (*Server, error) {
 	return start(append([]Option{func(c *apiserver.Config) { c.DataDir = dir }}, sharedOptions...))
 }
 
-// RunMain runs the tests, stops the shared server if one was started, and
-// returns the exit code. The options are the shared server's.
+// RunMain runs the tests, stops the shared server if one was started, and returns the exit code.
+// The options are for the shared server.
 func RunMain(m *testing.M, opts ...Option) int {
 	sharedOptions = opts
 	return shared.RunMain(m)
 }
 
-// Shared returns the package's server, which the first call starts.
+// Shared returns the package's server. The first call starts it.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	return shared.Get(tb)

@@ -1,6 +1,6 @@
-// Package controltest runs rik's real controller over an in-process API server,
-// with no scheduler to speak to: workloads cascade and tenants get what is
-// theirs, but no instance gets a node.
+// Package controltest runs rik's real controller over an in-process API server, without a
+// scheduler. Deletions of workloads cascade and tenants get their objects, but no instance gets
+// a node.
 package controltest
 
 import (
@@ -21,9 +21,8 @@ import (
 
 var errNoScheduler = errors.New("this test has no scheduler")
 
-// Start runs the controller until the end of the test, or until the returned
-// function, which may be called again, is called. It is the only one of its
-// server.
+// Start runs the controller until the end of the test or until the caller calls stop, which may
+// be called again. A server may have only one controller.
 func Start(tb testing.TB, s *apitest.Server) (stop func()) {
 	tb.Helper()
 	config := rest.CopyConfig(s.Config)

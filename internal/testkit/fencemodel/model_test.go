@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/testkit/race"
 )
 
-// What the programs do by default, and how long an instance takes to stop.
+// The programs' defaults, and the time that an instance needs to stop.
 const (
 	tick              = 250 * time.Millisecond
 	heartbeatInterval = 10 * time.Second
@@ -22,8 +22,9 @@ const (
 	replicas          = 3
 )
 
-// TestNothingRunsTwice tries schedules of faults. At no instant may an instance run here
-// when the splitter counts on the fence: it may have started another elsewhere.
+// TestNothingRunsTwice tries random schedules of faults. At no time may an instance run here
+// while the splitter relies on the fence, because it may have started another instance
+// elsewhere.
 func TestNothingRunsTwice(t *testing.T) {
 	t.Parallel()
 	schedules := 6000
@@ -41,14 +42,14 @@ func TestNothingRunsTwice(t *testing.T) {
 		}
 		all.add(w.tally)
 	}
-	// A world in which nothing happens keeps every promise.
+	// The schedules must contain enough events, because without events every promise holds.
 	if all.counted < schedules/10 || all.fenced < schedules/2 || all.back < schedules/10 || all.node < schedules/20 {
 		t.Errorf("%d schedules have shown too little: %+v", schedules, all)
 	}
 	t.Logf("%d schedules: %+v", schedules, all)
 }
 
-// TestACalmClusterKeepsRunning has no fault: what is fenced must not stop for nothing.
+// TestACalmClusterKeepsRunning has no faults: fenced instances must not stop without a reason.
 func TestACalmClusterKeepsRunning(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
@@ -63,8 +64,8 @@ func TestACalmClusterKeepsRunning(t *testing.T) {
 	}
 }
 
-// tally counts what was seen: the splitter counted on the fence, the controller stopped
-// what was fenced, it came back, and a node stopped it by itself.
+// tally counts events: the splitter relied on the fence, the controller stopped fenced
+// instances, they came back, and a node stopped them by itself.
 type tally struct{ counted, fenced, back, node int }
 
 func (a *tally) add(b tally) {
@@ -73,7 +74,7 @@ func (a *tally) add(b tally) {
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// clock runs faster or slower than time, and is off by something.
+// clock runs faster or slower than real time, and has an offset.
 type clock struct {
 	rate float64
 	off  time.Duration
@@ -83,12 +84,12 @@ func (c clock) at(now time.Time) time.Time {
 	return start.Add(c.off + time.Duration(float64(now.Sub(start))*c.rate))
 }
 
-// fault says for how long something does not work.
+// fault is a failure that lasts for some time.
 type fault struct{ until time.Time }
 
 func (f *fault) on(now time.Time) bool { return now.Before(f.until) }
 
-// later is a message that arrives at some time, whatever has become of its sender.
+// later is a message that arrives at some time, even if its sender has stopped.
 type later struct {
 	at   time.Time
 	take func()
@@ -102,7 +103,7 @@ type world struct {
 	tally
 	inFlight []later
 
-	// The kcp: its object of the Cluster, what its controllers have seen of it, and the leaf.
+	// The kcp: its Cluster object, what its controllers have seen of it, and the leaf.
 	kcp struct {
 		clock
 		down, blind       fault // its API server; its controllers
@@ -111,17 +112,17 @@ type world struct {
 		silentSince, seen time.Time
 		seenBeats         int
 		leaf              int
-		judging           bool // a write that calls the cluster silent is under way
+		judging           bool // a write that declares the cluster silent is under way
 	}
-	// counted: the splitter counts on the fence, and fewer is when the replicas elsewhere
-	// are gone again after the cluster came back.
+	// counted means that the splitter relies on the fence. fewer is the time at which the
+	// replicas elsewhere are gone again after the cluster came back.
 	counted bool
 	fewer   time.Time
 
 	syncer struct {
 		clock
 		down, cutUp, cutDown fault
-		mute, stale          fault // its heartbeats are lost; its watch brings nothing
+		mute, stale          fault // its heartbeats are lost; its watch receives nothing
 		renewals             renewal.Renewals
 		nextBeat, nextLook   time.Time
 	}
@@ -142,10 +143,11 @@ type world struct {
 		cut     fault
 		proven  time.Time
 		nextAsk time.Time
-		// running instances, and since when they are told to stop.
+		// running says whether the instances run, and stopping since when they are being
+		// stopped.
 		running  bool
 		stopping time.Time
-		dead     bool // stopped by itself: the controller has to make new ones
+		dead     bool // stopped by itself: the controller must create new ones
 	}
 }
 
@@ -170,7 +172,7 @@ func (w *world) running() bool { return w.node.running }
 
 func (w *world) restartSyncer() { w.syncer.renewals = renewal.Renewals{Trust: trust} }
 
-// restartController forgets everything but what is on the Lease.
+// restartController discards all state except that of the Lease.
 func (w *world) restartController() {
 	w.controller.lease, w.controller.fenced = fence.Lease{}, true
 	w.controller.due = w.controller.lease.Observe(w.challenge, w.answer, w.controller.at(w.now))
@@ -188,7 +190,7 @@ func (w *world) step() {
 	w.stepNode()
 }
 
-// misfortune begins a fault about every 20 s.
+// misfortune starts a fault about every 20 s.
 func (w *world) misfortune() {
 	if w.IntN(80) != 0 {
 		return
@@ -197,7 +199,8 @@ func (w *world) misfortune() {
 	switch w.IntN(11) {
 	case 0:
 		w.kcp.down.until = until
-		if w.IntN(2) == 0 && !w.kcp.silent { // started again: it takes the present heartbeat for new
+		// after a restart it sees the present heartbeat as new
+		if w.IntN(2) == 0 && !w.kcp.silent {
 			w.kcp.seen, w.kcp.seenBeats = w.kcp.at(until), w.kcp.beats
 		}
 	case 1, 2:
@@ -225,7 +228,7 @@ func (w *world) misfortune() {
 	}
 }
 
-// send delivers a message: mostly soon, at times much later.
+// send delivers a message, usually soon, sometimes much later.
 func (w *world) send(take func()) {
 	delay := time.Duration(w.IntN(300)) * time.Millisecond
 	if !w.calm && w.IntN(20) == 0 {
@@ -246,7 +249,7 @@ func (w *world) arrive() {
 	}
 }
 
-// stepSyncer beats, applies and looks at the Lease, as the syncer does.
+// stepSyncer sends heartbeats, applies objects and reads the Lease, like the syncer.
 func (w *world) stepSyncer() {
 	s := &w.syncer
 	if s.down.on(w.now) {
@@ -258,7 +261,7 @@ func (w *world) stepSyncer() {
 	if up && down && !s.mute.on(w.now) && !now.Before(s.nextBeat) {
 		s.nextBeat = now.Add(heartbeatInterval)
 		run, began := &s.renewals, now
-		w.send(func() { // accepted now, and the answer is at once
+		w.send(func() { // accepted now, and the answer arrives at once
 			w.kcp.beats++
 			if run == &s.renewals && !s.down.on(w.now) && !s.cutUp.on(w.now) {
 				s.renewals.Beaten(began, s.at(w.now), w.kcp.silent)
@@ -269,7 +272,7 @@ func (w *world) stepSyncer() {
 		return
 	}
 	s.nextLook = now.Add(renewal.Pace(w.after, true, time.Hour))
-	if up && !s.stale.on(w.now) && w.IntN(4) == 0 { // the watch brings it, at some time
+	if up && !s.stale.on(w.now) && w.IntN(4) == 0 { // the watch delivers it, at some time
 		w.spec = w.kcp.leaf
 	}
 	if up && s.renewals.MustSettle(now) && w.spec <= w.kcp.leaf {
@@ -287,7 +290,7 @@ func (w *world) stepSyncer() {
 	}
 }
 
-// stepKCP finds the cluster silent, and divides.
+// stepKCP detects a silent cluster, and splits.
 func (w *world) stepKCP() {
 	k := &w.kcp
 	if k.down.on(w.now) || k.blind.on(w.now) {
@@ -301,7 +304,7 @@ func (w *world) stepKCP() {
 		k.judging = true
 		w.send(func() {
 			k.judging = false
-			if k.beats == seen { // the write is for this very version of the Cluster
+			if k.beats == seen { // the write is for this exact version of the Cluster
 				k.silent, k.silentSince = true, now
 			}
 		})
@@ -309,8 +312,8 @@ func (w *world) stepKCP() {
 	w.divide(now)
 }
 
-// divide is the splitter: the leaf of a cluster that is lost is 0, and its replicas are
-// elsewhere when the fence holds; when it is back they first become fewer there.
+// divide acts as the splitter. The leaf of a lost cluster becomes 0. When the fence holds, its
+// replicas start elsewhere. When the cluster is back, the replicas elsewhere are reduced first.
 func (w *world) divide(now time.Time) {
 	k := &w.kcp
 	holds := k.silent && !now.Before(k.silentSince.Add(w.after+grace+splitter.FenceMargin))
@@ -331,7 +334,7 @@ func (w *world) divide(now time.Time) {
 	}
 }
 
-// stepController sets challenges and closes and opens the fence.
+// stepController sets challenges, and closes and opens the fence.
 func (w *world) stepController() {
 	c := &w.controller
 	if c.down.on(w.now) {
@@ -354,7 +357,7 @@ func (w *world) stepController() {
 	}
 }
 
-// stepNode runs what it is told to, and asks for proofs.
+// stepNode runs its instances, and requests proofs.
 func (w *world) stepNode() {
 	n := &w.node
 	now := n.at(w.now)

@@ -1,7 +1,7 @@
-// Package interrupt has tests end in good order when they are told to stop: what waits
-// fails, what has not begun does not begin, and each test removes what it made, as after
-// any other failure. A process that only ended would leave what outlives it by design:
-// instances, their supervisors, mounts.
+// Package interrupt ends tests in good order when they are interrupted. Waiting tests fail,
+// further tests do not begin, and each test removes what it created, as after any other failure.
+// If the process simply ended, it would leave everything that outlives it by design: instances,
+// their supervisors, mounts.
 package interrupt
 
 import (
@@ -20,14 +20,14 @@ var sent, send = context.WithCancelCause(context.Background())
 
 var errOutOfTime = errors.New("the time that the tests have (-timeout) is nearly over")
 
-// Done is closed when the tests are to stop.
+// Done returns a channel that is closed when the tests must stop.
 func Done() <-chan struct{} { return sent.Done() }
 
-// Cause says why the tests are to stop; nil if they are not.
+// Cause returns the reason why the tests must stop; nil if they need not.
 func Cause() error { return context.Cause(sent) }
 
-// Handle has the first SIGINT or SIGTERM tell the tests to stop, from the first call on. The
-// second ends the process as ever.
+// Handle makes the first SIGINT or SIGTERM after the first call stop the tests. The second
+// signal ends the process as usual.
 func Handle() { handle() }
 
 var handle = sync.OnceFunc(func() {
@@ -41,8 +41,8 @@ var handle = sync.OnceFunc(func() {
 	}()
 })
 
-// HandleTimeout tells the tests to stop when no more than remove is left of the time that
-// they have: when that is over everything ends where it is. It wants the flags parsed.
+// HandleTimeout stops the tests when only the time remove is left of their -timeout. When that
+// expires, the process ends immediately. The flags must be parsed before.
 func HandleTimeout(remove time.Duration) {
 	if d, err := time.ParseDuration(flag.Lookup("test.timeout").Value.String()); err == nil && d > 2*remove {
 		time.AfterFunc(d-remove, func() { send(errOutOfTime) })

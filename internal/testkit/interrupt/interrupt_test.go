@@ -16,8 +16,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestInterrupt stops a process in which a test waits for what never comes: it is to fail
-// at once, say why, and remove what it made.
+// TestInterrupt stops a process in which a test waits forever. The test must fail at once,
+// report the reason, and remove what it created.
 func TestInterrupt(t *testing.T) {
 	const waits = "RIK_E2E_WAITS"
 	never := errors.New("it never comes")
@@ -57,7 +57,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// output does something once a word was written.
+// output calls a function once a word was written.
 type output struct {
 	said bytes.Buffer
 	then string

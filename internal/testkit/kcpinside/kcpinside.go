@@ -1,13 +1,13 @@
-// Package kcpinside runs a real kcp inside a test process, with the race detector: the
-// API server of apitest in its profile kcp, for tests of the API server itself. All
-// others start the program; see kcptest. It is ready when the types of config are served.
-// Packages with more than one such test share one server:
+// Package kcpinside runs a real kcp inside a test process, with the race detector: the API
+// server of apitest with the profile kcp, for tests of the API server itself. Other tests start
+// the program; see kcptest. The kcp is ready when it serves the types of config. Packages with
+// more than one such test share one server:
 //
 //	func TestMain(m *testing.M) { os.Exit(kcpinside.RunMain(m)) }
 //
 //	func TestX(t *testing.T) { upstream := kcpinside.Shared(t); ... }
 //
-// The controllers of a kcp are not run in it.
+// The controllers of a kcp do not run in it.
 package kcpinside
 
 import (
@@ -24,28 +24,28 @@ import (
 // [LoopbackConfig] for the server's own user.
 type Server = apitest.Server
 
-// Option changes the configuration that a kcp is started with.
+// Option changes the configuration of a kcp before its start.
 type Option = apitest.Option
 
-// Start runs a kcp of its own for one test and stops it when the test ends.
+// Start runs a kcp for one test and stops it when the test ends.
 func Start(tb testing.TB, opts ...Option) *Server {
 	tb.Helper()
 	return apitest.Start(tb, profiled(opts)...)
 }
 
-// RunMain runs the tests, stops the shared kcp if one was started, and returns
-// the exit code. The options are the shared kcp's.
+// RunMain runs the tests, stops the shared kcp if one was started, and returns the exit code.
+// The options are for the shared kcp.
 func RunMain(m *testing.M, opts ...Option) int { return apitest.RunMain(m, profiled(opts)...) }
 
-// Shared returns the package's kcp, which the first call starts.
+// Shared returns the package's kcp. The first call starts it.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	return apitest.Shared(tb)
 }
 
-// LoopbackConfig connects as the kcp's own all-powerful user, as the controllers
-// inside a kcp do, who may impersonate everyone. It speaks JSON, which types
-// defined by CRDs need. The caller owns the result.
+// LoopbackConfig connects as the kcp's own user, which has all permissions and may impersonate
+// every user. The controllers inside a kcp use it. It uses JSON, which types defined by CRDs
+// require. The caller owns the result.
 func LoopbackConfig(s *Server) *rest.Config { return rest.CopyConfig(s.Own) }
 
 func profiled(opts []Option) []Option {

@@ -1,13 +1,13 @@
-// Package kcptest runs a real kcp, as a process of its own, for tests of what uses it.
-// Tests of the API server itself have one inside, with the race detector; see
-// kcpinside. It is ready when the types of config are served. Packages with more than one
-// such test share one server:
+// Package kcptest runs a real kcp as a separate process, for tests of its clients. Tests of the
+// API server itself run one inside the test process, with the race detector; see kcpinside. The
+// kcp is ready when it serves the types of config. Packages with more than one such test share
+// one server:
 //
 //	func TestMain(m *testing.M) { os.Exit(kcptest.RunMain(m)) }
 //
 //	func TestX(t *testing.T) { upstream := kcptest.Shared(t); ... }
 //
-// The controllers of a kcp are not run in it.
+// The controllers of a kcp do not run in it.
 package kcptest
 
 import (
@@ -30,46 +30,44 @@ var shared = fixture.Shared[*Server]{
 	Stop:  (*Server).Stop,
 }
 
-// Start runs a kcp of its own for one test and stops it when the test ends.
+// Start runs a kcp for one test and stops it when the test ends.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	return apiprocess.StartKind(tb, apiprocess.KCP)
 }
 
-// Run runs a kcp whose files lie in dir, which is the caller's to remove once it is
-// stopped.
+// Run runs a kcp whose files are in dir. The caller must remove dir after the kcp has stopped.
 func Run(dir string) (*Server, error) { return apiprocess.Run(dir, apiprocess.KCP) }
 
 // RunMain runs the tests, stops the shared kcp if one was started, and returns the exit
 // code.
 func RunMain(m *testing.M) int { return shared.RunMain(m) }
 
-// Shared returns the package's kcp, which the first call starts.
+// Shared returns the package's kcp. The first call starts it.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	return shared.Get(tb)
 }
 
-// LoopbackConfig connects as the kcp's own all-powerful user, as the controllers inside
-// a kcp do, who may impersonate everyone. It speaks JSON, which types defined by CRDs
-// need. The caller owns the result.
+// LoopbackConfig connects as the kcp's own user, which has all permissions and may impersonate
+// every user. The controllers inside a kcp use it. It uses JSON, which types defined by CRDs
+// require. The caller owns the result.
 func LoopbackConfig(s *Server) *rest.Config { return rest.CopyConfig(s.Own) }
 
-// As connects as a user with a certificate of the kcp's authority, and without a
-// client-side rate limit.
+// As connects as a user with a certificate of the kcp's authority, without a client-side rate
+// limit.
 func As(tb testing.TB, s *Server, user string, groups ...string) *rest.Config {
 	tb.Helper()
 	return s.AsUser(tb, user, groups...)
 }
 
-// AsSyncer connects as the syncer of the Cluster that there is of that name.
+// AsSyncer connects as the syncer of the existing Cluster with that name.
 func AsSyncer(tb testing.TB, s *Server, cluster string) *rest.Config {
 	tb.Helper()
 	return s.AsSyncer(tb, cluster)
 }
 
-// AsSyncerOf connects as the syncer of a Cluster of that UID, whether there is one or
-// not.
+// AsSyncerOf connects as the syncer of a Cluster with that UID. The Cluster need not exist.
 func AsSyncerOf(tb testing.TB, s *Server, cluster string, uid types.UID) *rest.Config {
 	tb.Helper()
 	return s.AsSyncerOf(tb, cluster, uid)

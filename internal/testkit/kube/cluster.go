@@ -1,15 +1,14 @@
-// Package kube runs a real Kubernetes control plane for tests: the kube-apiserver
-// and, if asked for, the kube-controller-manager that make builds from the
-// k8s.io/kubernetes module, over an embedded etcd of rik's in a process of its own. Everything
-// listens on loopback or on unix sockets, needs no root, and is gone with the test,
-// even with one that was killed.
+// Package kube runs a real Kubernetes control plane for tests: the kube-apiserver and optionally
+// the kube-controller-manager, which make builds from the k8s.io/kubernetes module, and rik's
+// embedded etcd in a separate process. Everything listens on loopback or on unix sockets, needs
+// no root, and ends with the test, even if the test is killed.
 //
-// There is no scheduler and no kubelet. [Options.Kubelet] plays both: it binds pods
-// to one node and says of them what a kubelet would say.
+// There is no scheduler and no kubelet. [Options.Kubelet] simulates both: it binds pods to one
+// node and sets their status as a kubelet would.
 //
-// Clients reach the server through a forwarder of this process, which [Cluster.Cut]
-// cuts as a broken network does; [Cluster.Stop] kills the server itself. The URL and
-// the credentials stay the same through both.
+// Clients connect to the server through a forwarder in this process. [Cluster.Cut] cuts it like
+// a broken network. [Cluster.Stop] kills the server itself. The URL and the credentials stay the
+// same through both.
 package kube
 
 import (
@@ -29,25 +28,25 @@ import (
 	"rik.dev/rik/internal/testkit/process"
 )
 
-// Timeout is how long the package waits for a server, and a good deadline for tests
-// that poll one: two busy cores under the race detector are slow.
+// Timeout is how long the package waits for a server. It is also a good deadline for tests that
+// poll one: two busy cores under the race detector are slow.
 const Timeout = 3 * time.Minute
 
-// Options say what a cluster consists of besides its API server.
+// Options select the parts of a cluster besides its API server.
 type Options struct {
-	// ControllerManager runs Kubernetes' controllers: namespaces, service accounts,
-	// garbage collection, Deployments and the rest. Not the one that watches over
-	// nodes, which have no kubelet here to renew their leases.
+	// ControllerManager runs Kubernetes' controllers: namespaces, service accounts, garbage
+	// collection, Deployments and the rest. It does not run the node lifecycle controller,
+	// because no kubelet renews the leases of nodes here.
 	ControllerManager bool
-	// Kubelet keeps one ready node, binds pods to it and sets their status: running and
-	// ready, or succeeded where the pod is not to be restarted. Deleted pods go.
+	// Kubelet creates one ready node, binds pods to it and sets their status: running and ready,
+	// or succeeded if the pod's restart policy is not Always. It removes deleted pods.
 	Kubelet bool
-	// APIServerArgs are flags for kube-apiserver besides the usual ones.
+	// APIServerArgs are additional flags for kube-apiserver.
 	APIServerArgs []string
 }
 
-// Cluster is a running control plane. Its methods are for one goroutine; what they
-// return is for any.
+// Cluster is a running control plane. Only one goroutine may call its methods; any goroutine may
+// use their results.
 type Cluster struct {
 	options  Options
 	dir      string
@@ -65,8 +64,8 @@ type Cluster struct {
 	kubelet         *kubelet
 }
 
-// Start runs a cluster for one test, and removes it when the test ends. It returns
-// as Run does.
+// Start runs a cluster for one test, and removes it when the test ends. It returns when the
+// cluster is usable, like Run.
 func Start(tb testing.TB, options Options) *Cluster {
 	tb.Helper()
 	c, err := Run(tb.Context(), tb.TempDir(), options)
@@ -81,10 +80,10 @@ func Start(tb testing.TB, options Options) *Cluster {
 	return c
 }
 
-// Run runs a cluster whose files lie in dir, which is the caller's to remove once the
-// cluster is closed. It returns when the cluster can be worked with: with a controller
-// manager, when pods can be made in the default namespace. The end of ctx ends the
-// start, not the cluster. Nothing runs when it fails.
+// Run runs a cluster whose files are in dir. The caller must remove dir after the cluster is
+// closed. Run returns when the cluster is usable: with a controller manager, when pods can be
+// created in the default namespace. The end of ctx cancels the start, but does not stop the
+// cluster. After an error, no process is left.
 func Run(ctx context.Context, dir string, options Options) (*Cluster, error) {
 	programs, err := findPrograms()
 	if err != nil {
@@ -129,7 +128,7 @@ func (c *Cluster) openStore() error {
 	return err
 }
 
-// run starts the programs, and returns when they work.
+// run starts the programs, and returns when they are ready.
 func (c *Cluster) run(ctx context.Context) error {
 	var err error
 	if c.server, err = process.StartWith(lazyCollector(), c.programs.apiserver, filepath.Join(c.dir, "kube-apiserver.log"), c.apiserverArgs()...); err != nil {
@@ -155,7 +154,7 @@ func (c *Cluster) run(ctx context.Context) error {
 	return c.forward.mend()
 }
 
-// ready asks the server past the forwarder, which is cut still.
+// ready checks the server without the forwarder, which is still cut.
 func (c *Cluster) ready(ctx context.Context) error {
 	client, err := rest.HTTPClientFor(c.creds.directRest())
 	if err != nil {
@@ -177,7 +176,7 @@ func (c *Cluster) ready(ctx context.Context) error {
 	return nil
 }
 
-// takesPods waits for what admission and kubelets want of a namespace.
+// takesPods waits until a namespace has what admission and kubelets require.
 func (c *Cluster) takesPods(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.creds.directRest())
 	if err != nil {
@@ -190,12 +189,12 @@ func (c *Cluster) takesPods(ctx context.Context) error {
 	return err
 }
 
-// Rest connects as the administrator, without a client-side rate limit. The caller
-// owns the result.
+// Rest connects as the administrator, without a client-side rate limit. The caller owns the
+// result.
 func (c *Cluster) Rest() *rest.Config { return c.creds.rest(c.creds.url) }
 
-// Way is another way to the same cluster, with a URL of its own: cutting it leaves all
-// others. It is gone with the test. Stop and Restart are for the cluster, not for it.
+// Way returns another way to the same cluster, with a different URL. Cutting it does not affect
+// the others. It ends with the test. Call Stop and Restart only on the cluster itself.
 func (c *Cluster) Way(tb testing.TB) *Cluster {
 	tb.Helper()
 	way := &Cluster{options: c.options, dir: c.dir, programs: c.programs, endpoint: c.endpoint}
@@ -210,7 +209,7 @@ func (c *Cluster) Way(tb testing.TB) *Cluster {
 	return way
 }
 
-// lead has the way go to a cluster.
+// lead connects the way to a cluster.
 func (c *Cluster) lead(to *Cluster) error {
 	var err error
 	if c.forward, err = newForwarder(to.port.address); err != nil {
@@ -225,20 +224,20 @@ func (c *Cluster) lead(to *Cluster) error {
 	return c.forward.mend()
 }
 
-// Aside connects as Rest does, past what Cut cuts: for who watches what goes on in a
-// cluster that others cannot reach.
+// Aside connects like Rest, but Cut does not affect it. It is for watching a cluster that others
+// cannot reach.
 func (c *Cluster) Aside() *rest.Config { return c.creds.directRest() }
 
-// Kubeconfig is the same as Rest as a file that holds its certificates in itself.
+// Kubeconfig returns the same as Rest as a file with embedded certificates.
 func (c *Cluster) Kubeconfig() []byte { return c.creds.kubeconfig(c.creds.url) }
 
-// Client is a clientset over Rest.
+// Client returns a clientset over Rest.
 func (c *Cluster) Client() kubernetes.Interface { return c.client }
 
-// Datastore is where etcd clients of this machine reach what the cluster stores.
+// Datastore returns the endpoint of the cluster's etcd for clients on this machine.
 func (c *Cluster) Datastore() string { return c.endpoint }
 
-// Stop kills the cluster's programs as a power cut would. What they stored stays.
+// Stop kills the cluster's programs like a power failure. Their stored data stays.
 func (c *Cluster) Stop() {
 	if c.forward != nil {
 		c.forward.cut()
@@ -255,8 +254,8 @@ func (c *Cluster) Stop() {
 	}
 }
 
-// Restart starts a stopped cluster again, with further flags for the API server, and
-// returns as Start does.
+// Restart starts a stopped cluster again, with additional flags for the API server. It returns
+// when the cluster is usable, like Start.
 func (c *Cluster) Restart(tb testing.TB, apiserverArgs ...string) {
 	tb.Helper()
 	c.Stop()
@@ -266,11 +265,11 @@ func (c *Cluster) Restart(tb testing.TB, apiserverArgs ...string) {
 	}
 }
 
-// Cut ends every connection of clients and refuses new ones until Mend. The cluster's
-// own parts still reach each other.
+// Cut closes every connection of clients and refuses new ones until Mend. The cluster's own
+// parts can still reach each other.
 func (c *Cluster) Cut() { c.forward.cut() }
 
-// Mend takes connections again.
+// Mend accepts connections again.
 func (c *Cluster) Mend(tb testing.TB) {
 	tb.Helper()
 	if err := c.forward.mend(); err != nil {
@@ -278,7 +277,8 @@ func (c *Cluster) Mend(tb testing.TB) {
 	}
 }
 
-// Close stops everything that Run began, also when that was not all. Once.
+// Close stops everything that Run started, also after a failed start. It may be called only
+// once.
 func (c *Cluster) Close() error {
 	c.Stop()
 	var problems []error
@@ -294,7 +294,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(problems...)
 }
 
-// await polls until check is content, the process ends or patience does.
+// await polls until check returns nil, the process ends or the timeout expires.
 func await(ctx context.Context, p *process.Process, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

@@ -23,8 +23,7 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// TestCluster walks through what tests rely on, on one cluster: it takes seconds to
-// start.
+// TestCluster checks what tests rely on, on one cluster, because its start takes seconds.
 func TestCluster(t *testing.T) {
 	c := kube.Start(t, kube.Options{ControllerManager: true, Kubelet: true})
 	t.Run("deployment becomes available", func(t *testing.T) { deploymentBecomesAvailable(t, c) })
@@ -174,7 +173,7 @@ func cutAndMended(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// anotherWay is cut for itself.
+// anotherWay checks that a way is cut independently.
 func anotherWay(t *testing.T, c *kube.Cluster) {
 	way := c.Way(t)
 	for _, step := range []struct {
@@ -210,7 +209,7 @@ func stoppedAndStarted(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// TestLeavesNothing starts a cluster in a test of its own, whose end removes it.
+// TestLeavesNothing starts a cluster in a subtest, whose end removes it.
 func TestLeavesNothing(t *testing.T) {
 	var host string
 	t.Run("cluster", func(t *testing.T) { host = kube.Start(t, kube.Options{}).Rest().Host })
@@ -228,7 +227,7 @@ func TestLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestMissingPrograms is a failure that says what to do.
+// TestMissingPrograms checks that missing programs are a failure with a remedy.
 func TestMissingPrograms(t *testing.T) {
 	t.Setenv(program.EnvBin, t.TempDir())
 	fatal := &recorder{TB: t}
@@ -241,7 +240,7 @@ func TestMissingPrograms(t *testing.T) {
 	}
 }
 
-// recorder keeps the first fatal message instead of failing.
+// recorder stores the first fatal message instead of failing.
 type recorder struct {
 	testing.TB
 	said string

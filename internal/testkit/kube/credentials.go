@@ -31,7 +31,7 @@ const (
 // lifetime of the certificates: longer than any test.
 const lifetime = 24 * time.Hour
 
-// credentials are a cluster's certificates, and its administrator's.
+// credentials holds the certificates of a cluster and of its administrator.
 type credentials struct {
 	dir string
 	// url is for clients, direct for the cluster's own parts.
@@ -65,7 +65,7 @@ func newCredentials(dir, url, direct string) (*credentials, error) {
 	)
 }
 
-// newAccountKey makes the key that signs the tokens of service accounts.
+// newAccountKey creates the key that signs the tokens of service accounts.
 func newAccountKey() ([]byte, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

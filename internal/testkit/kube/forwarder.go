@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// forwarder passes TCP connections on to one address, and can be cut.
+// forwarder forwards TCP connections to one address, and can be cut.
 type forwarder struct {
 	port   *reservedPort
 	target string
@@ -19,7 +19,7 @@ type forwarder struct {
 	open     map[net.Conn]struct{} // both ends of every connection
 }
 
-// newForwarder makes one that is cut.
+// newForwarder returns a forwarder that is cut.
 func newForwarder(target string) (*forwarder, error) {
 	port, err := reservePort()
 	if err != nil {
@@ -28,7 +28,7 @@ func newForwarder(target string) (*forwarder, error) {
 	return &forwarder{port: port, target: target, open: map[net.Conn]struct{}{}}, nil
 }
 
-// mend takes connections, if it does not already.
+// mend accepts connections, if it does not already.
 func (f *forwarder) mend() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +44,7 @@ func (f *forwarder) mend() error {
 	return nil
 }
 
-// cut ends every connection without a good-bye, and refuses new ones.
+// cut resets every connection, and refuses new ones.
 func (f *forwarder) cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,7 +85,7 @@ func (f *forwarder) serve(listener net.Listener, client net.Conn) {
 	var dial net.Dialer
 	server, err := dial.DialContext(context.Background(), "tcp", f.target)
 	if err != nil {
-		return // the server is down, and so the client's connection ends
+		return // the server is down, so the client's connection ends too
 	}
 	defer f.drop(server)
 	if !f.keep(listener, server) {
@@ -97,7 +97,7 @@ func (f *forwarder) serve(listener net.Listener, client net.Conn) {
 	copies.Wait()
 }
 
-// pass copies until one side ends, and says so to the other.
+// pass copies until one side ends, and passes the end on to the other.
 func pass(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	half, ok := to.(interface{ CloseWrite() error })
@@ -106,7 +106,7 @@ func pass(to, from net.Conn) {
 	}
 }
 
-// keep remembers a connection, unless its listener was cut in the meantime.
+// keep stores a connection, unless its listener was cut in the meantime.
 func (f *forwarder) keep(listener net.Listener, c net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// NodeName is the node that [Options.Kubelet] keeps.
+// NodeName is the name of the node of [Options.Kubelet].
 const NodeName = "node-0"
 
-// nodeAddress is the node's and, since nothing runs, every pod's.
+// nodeAddress is the address of the node and of every pod, since nothing really runs.
 const nodeAddress = "127.0.0.1"
 
-// kubelet plays the scheduler and the kubelet of one node.
+// kubelet simulates the scheduler and the kubelet of one node.
 type kubelet struct {
 	client  kubernetes.Interface
 	pods    cache.SharedIndexInformer
@@ -76,7 +76,7 @@ func (k *kubelet) enqueue(object any) {
 	}
 }
 
-// next handles one pod, and says whether there may be more.
+// next handles one pod, and returns false after the queue was shut down.
 func (k *kubelet) next(ctx context.Context) bool {
 	name, shutdown := k.queue.Get()
 	if shutdown {
@@ -88,7 +88,7 @@ func (k *kubelet) next(ctx context.Context) bool {
 		err = k.handle(ctx, object.(*corev1.Pod))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		// Stale or refused for now, such as while the server is down.
+		// A conflict, or an error that may be temporary, for example while the server is down.
 		k.queue.AddRateLimited(name)
 		return true
 	}
@@ -96,7 +96,7 @@ func (k *kubelet) next(ctx context.Context) bool {
 	return true
 }
 
-// handle takes a pod one step further; the change that makes brings the next.
+// handle makes one change to a pod. The event of that change leads to the next one.
 func (k *kubelet) handle(ctx context.Context, pod *corev1.Pod) error {
 	pods := k.client.CoreV1().Pods(pod.Namespace)
 	switch {
@@ -120,8 +120,8 @@ func (k *kubelet) handle(ctx context.Context, pod *corev1.Pod) error {
 	}
 }
 
-// observed is what a kubelet would say of a pod whose containers do what they should:
-// run, or end well where they are not to be started again.
+// observed returns the status that a kubelet would set for a pod whose containers work: they
+// run, or exit with 0 if they are not restarted.
 func observed(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	ends := pod.Spec.RestartPolicy != corev1.RestartPolicyAlways
 	status := pod.Status
@@ -160,7 +160,7 @@ func containerStatuses(containers []corev1.Container, ended bool, now metav1.Tim
 	return statuses
 }
 
-// registerNode makes the node, which may be there from before a restart.
+// registerNode creates the node, which may exist already after a restart.
 func registerNode(ctx context.Context, client kubernetes.Interface) error {
 	nodes := client.CoreV1().Nodes()
 	_, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -169,10 +169,11 @@ func registerNode(ctx context.Context, client kubernetes.Interface) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	// Controllers write to the node too, so a conflict is nothing special.
+	// Controllers write to the node too, so conflicts are normal.
 	return errors.Join(
 		changeNode(ctx, nodes.Update, nodes, func(node *corev1.Node) {
-			// Admission taints a new node as not ready, and who removes that is not run here.
+			// Admission taints a new node as not ready, and the controller that removes the
+			// taint does not run here.
 			node.Spec.Taints = nil
 		}),
 		changeNode(ctx, nodes.UpdateStatus, nodes, func(node *corev1.Node) { setReady(node, metav1.Now()) }),

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reservedPort is a loopback port that nobody else can get: a socket that is bound to
-// it and never listens. Who permits sharing binds beside it, and while nobody does,
-// connections are refused.
+// reservedPort is a loopback port that no other process can get: a socket is bound to it and
+// never listens. A server with SO_REUSEPORT can bind to it as well. Until then, connections are
+// refused.
 type reservedPort struct {
 	fd              int
 	address, number string
@@ -41,7 +41,7 @@ func reservePort() (*reservedPort, error) {
 
 func share(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) }
 
-// listen is for a server of this process.
+// listen returns a listener for a server in this process.
 func (p *reservedPort) listen() (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error

@@ -9,11 +9,11 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// programs are the paths of Kubernetes' own, and of the datastore below them.
+// programs are the paths of Kubernetes' programs, and of the datastore.
 type programs struct{ apiserver, manager, store string }
 
-// findPrograms looks in the folder of the built programs. That Kubernetes' are not there
-// is a failure: a test left out in silence proves nothing.
+// findPrograms looks in the directory of the built programs. If Kubernetes' programs are missing
+// it returns an error, because a skipped test proves nothing.
 func findPrograms() (programs, error) {
 	dir, err := program.Dir()
 	if err != nil {
@@ -33,8 +33,8 @@ func findPrograms() (programs, error) {
 	return p, err
 }
 
-// lazyCollector is the environment in which Go's collector takes little of the CPU of
-// programs that are not what is tested: memory is the cheaper. Who sets GOGC has the say.
+// lazyCollector returns environment variables with which Go's garbage collector uses less CPU
+// and more memory, in programs that are not under test. If GOGC is set, it returns none.
 func lazyCollector() []string {
 	if os.Getenv("GOGC") != "" {
 		return nil
@@ -47,10 +47,10 @@ func (c *Cluster) apiserverArgs() []string {
 		"--etcd-servers=" + c.endpoint,
 		"--bind-address=127.0.0.1",
 		"--secure-port=" + c.port.number,
-		// The port is bound already, so that nobody else gets it.
+		// The port is bound already, so that no other process gets it.
 		"--permit-port-sharing=true",
 		"--advertise-address=127.0.0.1",
-		// No endpoints of the kubernetes service: they must not be on loopback.
+		// No endpoints of the kubernetes service, because they must not be on loopback.
 		"--endpoint-reconciler-type=none",
 		"--cert-dir=" + c.dir,
 		"--tls-cert-file=" + c.creds.path(serverCert),

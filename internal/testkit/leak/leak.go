@@ -1,9 +1,9 @@
-// Package leak looks, when the tests of a process have ended, for goroutines of rik that
-// have not: each Run promises that everything which it started has ended when it returns.
+// Package leak checks, when the tests of a process have ended, for goroutines of rik that still
+// run. Each Run promises that everything that it started has ended when it returns.
 //
 //	func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
 //
-// Goroutines of libraries are not looked at: Kubernetes' servers keep a few for ever.
+// It ignores goroutines of libraries, because Kubernetes' servers keep a few forever.
 package leak
 
 import (
@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// module is in the name of every function of rik.
+// module is part of the name of every function of rik.
 const module = "rik.dev/rik/"
 
-// timeout is for goroutines that are on their last lines on a busy machine.
+// timeout allows for goroutines that are about to end on a busy machine.
 const timeout = time.Minute
 
-// After returns the exit code of tests that ended with the given one: another if they
-// went well and goroutines of rik are left.
+// After returns the exit code of the tests. If the tests passed but goroutines of rik still run,
+// it returns a failure.
 func After(code int) int {
 	if code != 0 {
 		return code
@@ -34,7 +34,7 @@ func After(code int) int {
 	return 1
 }
 
-// await waits until there are none, and gives the last that were seen.
+// await waits until there are none, and returns the last ones that it saw.
 func await(timeout time.Duration) []string {
 	deadline := time.Now().Add(timeout)
 	for pause := time.Millisecond; ; pause *= 2 {
@@ -46,8 +46,8 @@ func await(timeout time.Duration) []string {
 	}
 }
 
-// Running are the stacks of the goroutines that run functions of rik, or were started
-// by one, without the caller's.
+// Running returns the stacks of the goroutines that run functions of rik or were started by one,
+// except the caller's.
 func Running() []string {
 	all := make([]byte, 1<<20)
 	for {
@@ -60,15 +60,16 @@ func Running() []string {
 	}
 	var found []string
 	for i, stack := range strings.Split(strings.TrimSpace(string(all)), "\n\n") {
-		if i > 0 && strings.Contains(stack, module) && !isConnection(stack) { // the first is the caller's
+		// the first is the caller's
+		if i > 0 && strings.Contains(stack, module) && !isConnection(stack) {
 			found = append(found, stack)
 		}
 	}
 	return found
 }
 
-// isConnection says whether a goroutine reads or writes one end of an HTTP connection,
-// through a net.Conn of rik: it ends when the other end does.
+// isConnection reports whether a goroutine reads or writes one end of an HTTP connection,
+// through a net.Conn of rik. It ends when the other end does.
 func isConnection(stack string) bool {
 	_, creator, _ := strings.Cut(stack, "\ncreated by ")
 	return strings.HasPrefix(creator, "net/http.") || strings.HasPrefix(creator, "golang.org/x/net/http2.")

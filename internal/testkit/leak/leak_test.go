@@ -12,7 +12,7 @@ func TestAfterFindsWhatIsLeft(t *testing.T) {
 	}
 	begun, end := make(chan struct{}), make(chan struct{})
 	go waits(begun, end)
-	<-begun // until then it is in none of its functions
+	<-begun // before that, it is in none of its functions
 	if left := await(time.Millisecond); len(left) != 1 || !strings.Contains(left[0], "leak.waits") {
 		t.Errorf("Running() = %q, want the one that waits", left)
 	}

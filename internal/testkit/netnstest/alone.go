@@ -7,13 +7,12 @@ import (
 	"testing"
 )
 
-// env names the test that runs in a process of its own.
+// env names the test that runs in a separate process.
 const env = "RIK_TEST_ALONE"
 
-// Alone has the test run in a process with a network namespace of its own, all
-// goroutines of it; only the loopback is there, and it is up. In that process it
-// is true. Else it waits for that process, fails the test if that failed, and is
-// false: then there is nothing left to do.
+// Alone runs the test in a new process with a new network namespace, which has only the
+// loopback. In that process it brings the loopback up and returns true. Otherwise it waits for
+// that process, fails the test if that failed, and returns false; the caller must then return.
 //
 //	if !netnstest.Alone(t) {
 //		return

@@ -1,5 +1,5 @@
-// Package netnstest gives privileged tests network namespaces of their own, so
-// that what they do to the kernel's network is nobody else's.
+// Package netnstest creates network namespaces for privileged tests, so that their changes to
+// the kernel's network affect nothing else.
 package netnstest
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// NS is a network namespace. It goes with the test, and all in it.
+// NS is a network namespace. The end of the test removes it with everything in it.
 type NS struct {
 	tb     testing.TB
 	handle netns.NsHandle
 }
 
-// New makes a namespace with nothing but its loopback, which is up.
+// New creates a namespace with only its loopback, which is up.
 func New(tb testing.TB) *NS {
 	tb.Helper()
 	n := &NS{tb: tb, handle: netns.None()}
@@ -37,7 +37,7 @@ func New(tb testing.TB) *NS {
 	return n
 }
 
-// enter keeps the goroutine on its thread until back has put that where it was.
+// enter locks the goroutine to its thread until back has returned the thread to its namespace.
 func enter(tb testing.TB) (back func()) {
 	tb.Helper()
 	runtime.LockOSThread()
@@ -47,7 +47,7 @@ func enter(tb testing.TB) (back func()) {
 		tb.Fatalf("opening the test's network namespace: %v", err)
 	}
 	return func() {
-		// A thread that cannot go back stays locked, and ends with its goroutine.
+		// A thread that cannot return stays locked, and ends with its goroutine.
 		if err := netns.Set(own); err != nil {
 			tb.Errorf("leaving a network namespace: %v", err)
 		} else {
@@ -57,8 +57,8 @@ func enter(tb testing.TB) (back func()) {
 	}
 }
 
-// Do calls f with its goroutine in the namespace. Sockets, commands and netlink
-// requests that f itself makes belong to it; goroutines that f starts do not.
+// Do calls f with its goroutine in the namespace. Sockets, commands and netlink requests that f
+// itself creates use the namespace. Goroutines that f starts do not.
 func (n *NS) Do(f func()) {
 	n.tb.Helper()
 	back := enter(n.tb)
@@ -69,8 +69,7 @@ func (n *NS) Do(f func()) {
 	f()
 }
 
-// Go is Do in a goroutine of its own, for what runs beside the test. The test
-// must wait for the channel to be closed.
+// Go is Do in a new goroutine. The test must wait until the channel is closed.
 func (n *NS) Go(f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
@@ -80,7 +79,7 @@ func (n *NS) Go(f func()) <-chan struct{} {
 	return done
 }
 
-// Run runs a program in the namespace and gives what it wrote.
+// Run runs a program in the namespace and returns its output.
 func (n *NS) Run(name string, arguments ...string) string {
 	n.tb.Helper()
 	var out []byte
@@ -92,7 +91,7 @@ func (n *NS) Run(name string, arguments ...string) string {
 	return string(out)
 }
 
-// Up sets a link up.
+// Up brings a link up.
 func (n *NS) Up(name string) {
 	n.tb.Helper()
 	n.Do(func() {
@@ -106,7 +105,7 @@ func (n *NS) Up(name string) {
 	})
 }
 
-// Address gives a link an address such as 192.0.2.1/24.
+// Address adds an address such as 192.0.2.1/24 to a link.
 func (n *NS) Address(name, address string) {
 	n.tb.Helper()
 	n.Do(func() {
@@ -124,8 +123,8 @@ func (n *NS) Address(name, address string) {
 	})
 }
 
-// Dummy makes a link that leads nowhere, with an address, and sets it up. It is
-// a bridge without ports: not every kernel has what "ip link add type dummy" makes.
+// Dummy creates an unconnected link with an address, and brings it up. It is a bridge without
+// ports, because not every kernel supports "ip link add type dummy".
 func (n *NS) Dummy(name, address string) {
 	n.tb.Helper()
 	n.Do(func() {
@@ -139,7 +138,7 @@ func (n *NS) Dummy(name, address string) {
 	n.Up(name)
 }
 
-// Cable joins two namespaces: a link of the given name in each, both up.
+// Cable connects two namespaces: each gets a link of the given name, and both are up.
 func Cable(a *NS, nameA string, b *NS, nameB string) {
 	a.tb.Helper()
 	a.Do(func() {

@@ -10,12 +10,11 @@ import (
 	"strings"
 )
 
-// BusyboxPath is where Debian's busybox-static puts its one file.
+// BusyboxPath is the path of Debian's busybox-static.
 const BusyboxPath = "/bin/busybox"
 
-// BusyboxSpec describes a root file system around this machine's static
-// busybox: /bin/sh and a link for each applet, root and nobody in /etc/passwd,
-// and the directories that a program expects.
+// BusyboxSpec describes a root file system with this machine's static busybox: /bin/sh and a
+// link for each applet, root and nobody in /etc/passwd, and the usual directories.
 func BusyboxSpec() (Spec, error) {
 	if err := requireStatic(BusyboxPath); err != nil {
 		return Spec{}, err
@@ -62,8 +61,8 @@ func ProgramSpec(program string, shell bool) (Spec, error) {
 	return spec, nil
 }
 
-// Busybox writes the image of BusyboxSpec into the OCI layout at dir and
-// returns the reference to give to rik ("oci:/dir:latest").
+// Busybox writes the image of BusyboxSpec into the OCI layout at dir. It returns the reference
+// for rik ("oci:/dir:latest").
 func Busybox(dir string) (string, error) {
 	spec, err := BusyboxSpec()
 	if err != nil {
@@ -79,8 +78,8 @@ func Busybox(dir string) (string, error) {
 	return "oci:" + abs + ":latest", nil
 }
 
-// requireStatic refuses a busybox that needs a loader, which the image would
-// not have: its containers would die with "no such file or directory".
+// requireStatic refuses a busybox that needs a dynamic loader, because the image would lack it.
+// Its containers would fail with "no such file or directory".
 func requireStatic(file string) error {
 	f, err := elf.Open(file)
 	if err != nil {

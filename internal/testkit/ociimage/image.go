@@ -1,8 +1,7 @@
-// Package ociimage builds OCI images without a registry or a container
-// engine: from a description in memory to an OCI layout, an archive, a Docker
-// archive or a directory, and an HTTP handler that serves a layout the way a
-// registry does. Tests, the end-to-end suite and the demo use it; its core
-// does not import testing.
+// Package ociimage builds OCI images without a registry or a container engine: from a
+// description in memory to an OCI layout, an archive, a Docker archive or a directory. It also
+// has an HTTP handler that serves a layout like a registry. Tests, the end-to-end suite and the
+// demo use it. Its core does not import testing.
 package ociimage
 
 import (
@@ -17,22 +16,22 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// File is one entry of a layer. Exactly one of Content, Source, Link, HardLink
-// and Dir says what it is; none of them is an empty file.
+// File is one entry of a layer. At most one of Content, Source, Link, HardLink and Dir is set;
+// without any, it is an empty file.
 type File struct {
 	Content  []byte
-	Source   string // a file of this machine whose content is taken
+	Source   string // a file of this machine whose content is copied
 	Link     string // target of a symbolic link
-	HardLink string // path, in the layer, of the file this is another name of
+	HardLink string // path, in the layer, of the file to link to
 	Dir      bool
-	Mode     fs.FileMode // 0644 (0755 for directories and Source files) when 0
+	Mode     fs.FileMode // 0644 (0755 for directories and Source files) if 0
 	UID, GID int
 }
 
-// Compression is how a layer blob is packed.
+// Compression is the compression of a layer blob.
 type Compression string
 
-// The compressions that a layer can have; Gzip is what an empty value means.
+// The compressions of a layer; an empty value means Gzip.
 const (
 	Gzip         Compression = "gzip"
 	Zstd         Compression = "zstd"
@@ -42,12 +41,12 @@ const (
 // Layer is one layer of an image.
 type Layer struct {
 	Files       map[string]File
-	Tar         []byte // a ready archive, instead of Files
+	Tar         []byte // a complete archive, instead of Files
 	Compression Compression
-	MediaType   string // what the manifest claims; follows Compression when ""
+	MediaType   string // the type in the manifest; "" means that of Compression
 }
 
-// Spec describes an image. Files is the first layer; Layers lie on top of it.
+// Spec describes an image. Files is the first layer; Layers are on top of it.
 type Spec struct {
 	Files        map[string]File
 	Layers       []Layer
@@ -59,10 +58,10 @@ type Spec struct {
 	StopSignal   string
 	ExposedPorts []string // "80/tcp"
 	Labels       map[string]string
-	Architecture string // this machine's when ""
+	Architecture string // "" means this machine's
 }
 
-// built is an image in memory: its blobs by digest, and which is which.
+// built is an image in memory: its blobs by digest, and their descriptors.
 type built struct {
 	blobs    map[digest.Digest][]byte
 	manifest v1.Descriptor
@@ -71,7 +70,7 @@ type built struct {
 	tars     [][]byte // uncompressed layers, in order, for Docker archives
 }
 
-// epoch stamps all files and configurations, so that one Spec has one digest.
+// epoch is the time of all files and configurations, so that a Spec always has the same digest.
 var epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
 func (b *built) add(mediaType string, data []byte) v1.Descriptor {

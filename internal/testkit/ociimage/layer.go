@@ -17,8 +17,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// pack returns the plain archive of l, its compressed form and the media type
-// that the manifest shall claim.
+// pack returns the plain archive of l, its compressed form and the media type for the manifest.
 func pack(l Layer) (plain, packed []byte, mediaType string, err error) {
 	plain = l.Tar
 	if plain == nil {
@@ -33,7 +32,7 @@ func pack(l Layer) (plain, packed []byte, mediaType string, err error) {
 		mediaType, w = v1.MediaTypeImageLayerGzip, gzip.NewWriter(&buf)
 	case Zstd:
 		mediaType = v1.MediaTypeImageLayerZstd
-		// One goroutine: the output of several depends on the machine.
+		// Use one goroutine, because with several the output depends on the machine.
 		if w, err = zstd.NewWriter(&buf, zstd.WithEncoderConcurrency(1)); err != nil {
 			return nil, nil, "", err
 		}
@@ -57,8 +56,8 @@ func pack(l Layer) (plain, packed []byte, mediaType string, err error) {
 	return plain, buf.Bytes(), mediaType, nil
 }
 
-// Tar packs files into an archive, parents first and hard links last. Parent
-// directories that files does not name are added, as image builders do.
+// Tar packs files into an archive, parents first and hard links last. It adds missing parent
+// directories, like image builders.
 func Tar(files map[string]File) ([]byte, error) {
 	all := map[string]File{}
 	for name, f := range files {
@@ -73,7 +72,7 @@ func Tar(files map[string]File) ([]byte, error) {
 			}
 		}
 	}
-	// A file that was seen after its child may have lost to the added parent.
+	// An added parent may have replaced a file that was processed after its child.
 	for name, f := range files {
 		if name = strings.TrimPrefix(path.Clean("/"+name), "/"); name != "" {
 			all[name] = f
@@ -134,7 +133,7 @@ func writeEntry(tw *tar.Writer, name string, f File) error {
 	return err
 }
 
-// unixMode turns Go's mode bits into those of a tar header.
+// unixMode converts Go's mode bits to those of a tar header.
 func unixMode(m fs.FileMode) int64 {
 	bits := int64(m.Perm())
 	for goBit, tarBit := range map[fs.FileMode]int64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {

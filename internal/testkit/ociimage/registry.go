@@ -12,20 +12,20 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Registry serves the OCI layout Dir read-only through the distribution API:
-// the repository name is free, the tag is the layout's. With Username set it
-// demands basic authentication.
+// Registry serves the OCI layout Dir read-only through the distribution API. It accepts any
+// repository name, and the tags are those of the layout. With Username set it requires basic
+// authentication.
 type Registry struct {
 	Dir                string
 	Username, Password string
-	// Before, when set, is called for each blob request ahead of its answer: a
-	// test can hold a download there.
+	// Before, if set, is called before the answer to each blob request. A test can block a
+	// download there.
 	Before func(repository string)
 
 	blobs atomic.Int64
 }
 
-// Blobs is how many blobs were handed out.
+// Blobs returns the number of blobs served.
 func (r *Registry) Blobs() int64 { return r.blobs.Load() }
 
 // ServeHTTP implements http.Handler.
@@ -83,8 +83,8 @@ func (r *Registry) manifest(w http.ResponseWriter, req *http.Request, ref string
 	refuse(w, http.StatusNotFound, "MANIFEST_UNKNOWN")
 }
 
-// mediaType reads what the manifest says of itself: a registry must answer
-// with the type of what is asked for by digest too.
+// mediaType returns the media type in a manifest, because a registry must answer with it also
+// for requests by digest.
 func (r *Registry) mediaType(d digest.Digest) string {
 	var self struct {
 		MediaType string `json:"mediaType"`
@@ -117,7 +117,7 @@ func (r *Registry) path(d digest.Digest) string {
 	return filepath.Join(r.Dir, "blobs", d.Algorithm().String(), d.Encoded())
 }
 
-// cutLast cuts around the last sep: repository names may contain "/blobs/".
+// cutLast cuts around the last sep, because repository names may contain "/blobs/".
 func cutLast(s, sep string) (before, after string, found bool) {
 	i := strings.LastIndex(s, sep)
 	if i < 0 {

@@ -16,9 +16,8 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Write builds spec into the OCI layout at dir under the tag ref, and returns
-// the manifest's digest. The layout is made when it is missing; an image that
-// had the tag before loses it.
+// Write builds spec into the OCI layout at dir under the tag ref, and returns the manifest's
+// digest. It creates the layout if necessary. An image that had the tag before loses it.
 func Write(dir, ref string, spec Spec) (string, error) {
 	b, err := build(spec)
 	if err != nil {
@@ -37,8 +36,8 @@ func Write(dir, ref string, spec Spec) (string, error) {
 	return b.manifest.Digest.String(), addToIndex(filepath.Join(dir, v1.ImageIndexFile), ref, b.manifest)
 }
 
-// WriteIndex adds, under the tag ref, an image index over the images that
-// specs describe, one for each platform.
+// WriteIndex adds, under the tag ref, an image index of the images in specs, one for each
+// platform.
 func WriteIndex(dir, ref string, specs ...Spec) (string, error) {
 	index := v1.Index{Versioned: versioned(), MediaType: v1.MediaTypeImageIndex}
 	all := &built{blobs: map[digest.Digest][]byte{}}
@@ -80,8 +79,8 @@ func WriteArchive(file, ref string, spec Spec) (string, error) {
 	return d, tarDir(file, dir)
 }
 
-// WriteDockerArchive builds spec into what "docker save" writes, under the
-// name ref ("example.com/app:1"). It returns the configuration's digest.
+// WriteDockerArchive builds spec into an archive like that of "docker save", under the name ref
+// ("example.com/app:1"). It returns the configuration's digest.
 func WriteDockerArchive(file, ref string, spec Spec) (string, error) {
 	b, err := build(spec)
 	if err != nil {
@@ -114,7 +113,7 @@ func WriteDockerArchive(file, ref string, spec Spec) (string, error) {
 	return b.config.Digest.String(), tarDir(file, dir)
 }
 
-// WriteDir builds spec into the form that the dir: transport reads.
+// WriteDir builds spec into the format of the dir: transport.
 func WriteDir(dir string, spec Spec) (string, error) {
 	b, err := build(spec)
 	if err != nil {
@@ -155,7 +154,7 @@ func writeBlobs(dir string, b *built) error {
 	return nil
 }
 
-// addToIndex gives desc the tag ref in the index at file.
+// addToIndex adds desc to the index at file, with the tag ref.
 func addToIndex(file, ref string, desc v1.Descriptor) error {
 	index := v1.Index{Versioned: versioned(), MediaType: v1.MediaTypeImageIndex}
 	old, err := os.ReadFile(file)
@@ -180,7 +179,7 @@ func addToIndex(file, ref string, desc v1.Descriptor) error {
 	return os.WriteFile(file, data, 0o644)
 }
 
-// tarDir packs the content of dir, not dir itself.
+// tarDir packs the content of dir, without dir itself.
 func tarDir(file, dir string) error {
 	f, err := os.Create(file)
 	if err != nil {

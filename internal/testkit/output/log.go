@@ -9,8 +9,9 @@ import (
 // logged is how much of the end of a log is shown, in bytes.
 const logged = 64 << 10
 
-// OfFailed is where a test writes what is of use only when it fails. It is printed then,
-// as much of its end as logged, after all that the test registers with Cleanup later.
+// OfFailed returns a writer for output that is useful only if the test fails. It is printed
+// then, limited to its last logged bytes. It is printed after all cleanups that the test
+// registers later.
 func OfFailed(tb testing.TB) io.Writer {
 	tb.Helper()
 	b := &Buffer{}
@@ -22,7 +23,7 @@ func OfFailed(tb testing.TB) io.Writer {
 	return b
 }
 
-// Logger is a logger, from debug on, whose lines are shown when the test fails.
+// Logger returns a logger with level debug, whose lines are shown if the test fails.
 func Logger(tb testing.TB) *slog.Logger {
 	tb.Helper()
 	return slog.New(slog.NewTextHandler(OfFailed(tb), &slog.HandlerOptions{Level: slog.LevelDebug}))

@@ -22,8 +22,8 @@ func (o *outcome) Failed() bool     { return o.failed }
 func (o *outcome) Cleanup(f func()) { o.cleanups = append(o.cleanups, f) }
 func (o *outcome) Log(args ...any)  { o.shown += fmt.Sprint(args...) }
 
-// TestLogIsShownOfFailedTests: the end of a long log of a test that fails, and nothing of
-// one that passes.
+// TestLogIsShownOfFailedTests checks that a failed test shows the end of a long log, and a
+// passed one shows nothing.
 func TestLogIsShownOfFailedTests(t *testing.T) {
 	t.Parallel()
 	for _, failed := range []bool{true, false} {

@@ -1,4 +1,4 @@
-// Package output collects what is written while a test reads it.
+// Package output collects output while a test reads it.
 package output
 
 import (
@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Buffer is a log, or what a command prints. Its zero value is empty; any goroutine may
-// write to it and read it at any time.
+// Buffer holds a log, or the output of a command. Its zero value is empty. It is safe for
+// concurrent use.
 type Buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -20,7 +20,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String is all that was written so far.
+// String returns everything written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

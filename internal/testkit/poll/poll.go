@@ -1,4 +1,4 @@
-// Package poll waits in tests for what happens by and by.
+// Package poll waits in tests until a condition is met.
 package poll
 
 import (
@@ -9,9 +9,9 @@ import (
 	"rik.dev/rik/internal/testkit/interrupt"
 )
 
-// A look is followed by a pause of pauseLooks times its own length, or of a part of what
-// was waited already, within bounds: on a busy machine the looks of many tests would else
-// be most of what it does.
+// After each check, Until pauses for pauseLooks times the duration of the check, or for a
+// fraction of the time waited so far, within limits. Otherwise the checks of many tests would
+// use most of a busy machine.
 const (
 	pauseLooks = 4
 	pauseWait  = 20
@@ -19,9 +19,9 @@ const (
 	longest    = 500 * time.Millisecond
 )
 
-// Until calls check until it returns nil. After patience the test fails, with what was
-// waited for and the last error that is not the end of the patience itself; at once when
-// the tests are told to stop.
+// Until calls check until it returns nil. After the timeout the test fails, with the name of the
+// condition and the last error that does not come from the timeout itself. It fails at once when
+// the tests are interrupted.
 func Until(tb testing.TB, timeout time.Duration, what string, check func(ctx context.Context) error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), timeout)

@@ -1,6 +1,6 @@
-// Package privileged guards the tests that need root: they mount file
-// systems, make network namespaces or start containers. They are compiled
-// with everything else, so that they cannot rot, and run only when asked.
+// Package privileged guards the tests that need root: they mount file systems, create network
+// namespaces or start containers. They are compiled with all other tests, so that they stay up
+// to date, but run only on request.
 package privileged
 
 import (
@@ -12,27 +12,26 @@ import (
 )
 
 const (
-	// EnvAsk is the variable that asks for the privileged tests when it is "1".
+	// EnvAsk requests the privileged tests if it is "1".
 	EnvAsk = "RIK_PRIVILEGED"
-	// EnvLog names a file to which every privileged test that goes on appends
-	// its name. A CI job reads it to prove that the tests were not skipped.
+	// EnvLog names a file to which every privileged test that runs appends its name. A CI job
+	// reads it to prove that the tests were not skipped.
 	EnvLog = "RIK_PRIVILEGED_LOG"
-	// EnvLong asks for the long form of the tests that have one when it is "1".
+	// EnvLong requests the long form of tests if it is "1".
 	EnvLong = "RIK_E2E_LONG"
 )
 
-// Asked reports whether the caller of the tests asked for the privileged ones.
+// Asked reports whether privileged tests are requested.
 func Asked() bool { return os.Getenv(EnvAsk) == "1" }
 
-// Long reports whether the caller of the tests has hours: what takes them, thousands of
-// instances or hundreds of kills, is tried in small otherwise, or left out.
+// Long reports whether tests may take hours. Otherwise tests with thousands of instances or
+// hundreds of kills run in a small form, or are skipped.
 func Long() bool { return os.Getenv(EnvLong) == "1" }
 
-// Require skips the test unless the privileged tests were asked for. When they
-// were, and the process is not root, the test fails: a skip there would make a
-// misconfigured CI job look green.
+// Require skips the test unless privileged tests are requested. If they are requested and the
+// process is not root, the test fails: a skip would make a misconfigured CI job look green.
 //
-// From the first of them on, the first Ctrl-C ends the tests in good order.
+// After the first call, the first Ctrl-C ends the tests in good order.
 func Require(tb testing.TB) {
 	tb.Helper()
 	if !Asked() {
@@ -52,8 +51,8 @@ func Require(tb testing.TB) {
 	}
 }
 
-// record appends one line. Test binaries of several packages run at once:
-// O_APPEND and a single write keep their lines whole.
+// record appends one line. Test binaries of several packages run at the same time; O_APPEND and
+// a single write keep their lines from mixing.
 func record(path, name string) error {
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package process runs programs for tests. A program ends with the process that
-// started it, however that ends.
+// Package process runs programs for tests. A program is killed when the process that started it
+// ends in any way.
 package process
 
 import (
@@ -17,7 +17,7 @@ import (
 const (
 	// gracePeriod is how long a program may take to end on SIGTERM.
 	gracePeriod = time.Minute
-	// tailLines of a log are enough to see why a program ended.
+	// tailLines is the number of log lines that are shown when a program ended.
 	tailLines = 40
 )
 
@@ -27,15 +27,15 @@ type Process struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}
-	err  error // once done
+	err  error // valid once done is closed
 }
 
-// Start starts a program. What it says is appended to the file log.
+// Start starts a program. Its output is appended to the file log.
 func Start(program, log string, args ...string) (*Process, error) {
 	return StartWith(nil, program, log, args...)
 }
 
-// StartWith does the same with variables, as NAME=VALUE, on top of this environment.
+// StartWith does the same with additional environment variables, as NAME=VALUE.
 func StartWith(env []string, program, log string, args ...string) (*Process, error) {
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -44,12 +44,12 @@ func StartWith(env []string, program, log string, args ...string) (*Process, err
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = file, file
 	cmd.Env = append(os.Environ(), env...)
-	// A process group of its own, so that a signal for the tests does not reach it.
+	// Use a new process group, so that a signal for the tests does not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	p := &Process{name: filepath.Base(program), cmd: cmd, log: log, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// Pdeathsig is about the thread, which Go may otherwise end before the process.
+		// Pdeathsig depends on the thread, which Go could otherwise end before the process.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := errors.Join(cmd.Start(), file.Close())
@@ -65,22 +65,22 @@ func StartWith(env []string, program, log string, args ...string) (*Process, err
 	return p, nil
 }
 
-// PID is that of the program.
+// PID returns the process ID of the program.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the program has ended.
+// Done returns a channel that is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Kill ends the program at once, and returns when it has ended. It may be called again.
+// Kill kills the program, and returns when it has ended. It may be called again.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Signal(syscall.SIGKILL) // fails when it has ended already
+	_ = p.cmd.Process.Signal(syscall.SIGKILL) // fails if it has ended already
 	<-p.done
 }
 
-// Stop asks the program to end, and returns when it has: with an error unless it ended
-// well and in time. It may be called again.
+// Stop sends SIGTERM, and returns when the program has ended. It returns an error unless the
+// program exits successfully and in time. It may be called again.
 func (p *Process) Stop() error {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails when it has ended already
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails if it has ended already
 	timer := time.NewTimer(gracePeriod)
 	defer timer.Stop()
 	select {
@@ -95,12 +95,12 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// Ended says how; only once Done.
+// Ended returns an error that describes how the program ended. It may be called only after Done.
 func (p *Process) Ended() error {
 	return fmt.Errorf("%s ended: %w", p.name, errors.Join(p.err, errors.New(p.cmd.ProcessState.String())))
 }
 
-// Log is all that the program said so far.
+// Log returns all output of the program so far.
 func (p *Process) Log() string {
 	raw, err := os.ReadFile(p.log)
 	if err != nil {
@@ -109,17 +109,16 @@ func (p *Process) Log() string {
 	return string(raw)
 }
 
-// Tail is the end of what the program said.
+// Tail returns the end of the program's output.
 func (p *Process) Tail() string {
 	lines := strings.Split(p.Log(), "\n")
 	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
 }
 
-// awaitPause is short beside a start of any program that is waited for.
+// awaitPause is short compared to the start of any program.
 const awaitPause = 10 * time.Millisecond
 
-// AwaitLine waits until the program says a line with the mark in it, and returns that
-// line.
+// AwaitLine waits until the program prints a line that contains mark, and returns that line.
 func (p *Process) AwaitLine(mark string, timeout time.Duration) (string, error) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
@@ -137,7 +136,7 @@ func (p *Process) AwaitLine(mark string, timeout time.Duration) (string, error) 
 	}
 }
 
-// lineWith finds the first whole line that has the mark.
+// lineWith returns the first complete line that contains mark.
 func lineWith(text, mark string) (string, bool) {
 	for line := range strings.Lines(text) {
 		if strings.HasSuffix(line, "\n") && strings.Contains(line, mark) {

@@ -1,6 +1,6 @@
-// Package program finds the programs that tests start. A server that a test needs, and
-// is not about, runs as a process of its own: without the race detector, and without a
-// Kubernetes API server in the test's own binary.
+// Package program finds the programs that tests start. A server that a test needs but does not
+// test runs as a separate process: without the race detector, and without a Kubernetes API
+// server in the test's own binary.
 package program
 
 import (
@@ -15,24 +15,24 @@ import (
 	"syscall"
 )
 
-// EnvBin names the folder of the built programs; the tests of make set it.
+// EnvBin names the directory of the built programs. The tests of make set it.
 const EnvBin = "RIK_BIN"
 
 const (
-	// testserver is what only tests need: parts of rik's servers, alone.
+	// testserver is a program only for tests: single parts of rik's servers.
 	testserver = "testserver"
-	// source of it, below the repository.
+	// source is its package in the repository.
 	source = "./internal/testkit/testserver"
-	// tags are those of hack/env.sh: what make built already is not compiled again.
+	// tags are the build tags of hack/env.sh, so that packages that make has built are not
+	// compiled again.
 	tags = "containers_image_openpgp,netgo,osusergo,grpcnotrace"
 )
 
-// built is for all tests of a process, also when it cannot be.
+// built caches the result, also an error, for all tests of a process.
 var built = sync.OnceValues(build)
 
-// Testserver is the path of the program of that name: the one in the folder that EnvBin
-// names or, where there is none, one that is built of this source now and kept for the
-// next test process.
+// Testserver returns the path of the program testserver. It is in the directory EnvBin. If it is
+// not there, Testserver builds it from this source and keeps it for the next test process.
 func Testserver() (string, error) {
 	if dir := os.Getenv(EnvBin); dir != "" {
 		path := filepath.Join(dir, testserver)
@@ -47,7 +47,7 @@ func Testserver() (string, error) {
 	return path, nil
 }
 
-// Dir is the folder of the programs that make builds: EnvBin's, or the repository's bin.
+// Dir returns the directory of the programs that make builds: EnvBin, or the repository's bin.
 func Dir() (string, error) {
 	if dir := os.Getenv(EnvBin); dir != "" {
 		return dir, nil
@@ -59,8 +59,7 @@ func Dir() (string, error) {
 	return filepath.Join(root, "bin"), nil
 }
 
-// build leaves the decision what is to be done to the go command, which does nothing if
-// the program is that of this source already.
+// build calls the go command, which does nothing if the program is up to date.
 func build() (string, error) {
 	root, err := repository()
 	if err != nil {
@@ -84,8 +83,8 @@ func build() (string, error) {
 	return path, nil
 }
 
-// repository is the folder of go.mod above this one: a test runs in that of its package.
-// A program does not know where its source was (hack/env.sh).
+// repository returns the directory of go.mod above the working directory, which is that of the
+// test's package. A program does not contain the path of its source (hack/env.sh).
 func repository() (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
@@ -101,7 +100,7 @@ func repository() (string, error) {
 	}
 }
 
-// cacheOf is a folder for one checkout, beside those of others.
+// cacheOf returns a directory for one checkout, separate from those of others.
 func cacheOf(root string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -115,7 +114,8 @@ func cacheOf(root string) (string, error) {
 	return dir, nil
 }
 
-// lock is held by one process at a time; the kernel takes it from one that ends.
+// lock locks the file against other processes. The kernel releases the lock when the process
+// ends.
 func lock(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package race
 
-// Enabled says whether this program was built with the race detector.
+// Enabled reports whether this program was built with the race detector.
 const Enabled = true

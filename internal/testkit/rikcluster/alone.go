@@ -14,13 +14,13 @@ import (
 	"rik.dev/rik/internal/testkit/interrupt"
 )
 
-// aloneEnv names the test that runs in a process of its own.
+// aloneEnv names the test that runs in a separate process.
 const aloneEnv = "RIK_E2E_ALONE"
 
-// Alone has a test run in a process and a network namespace of its own, beside other
-// tests that do. In that process it is true. Else it waits for that process, shows what
-// it says, fails when it fails, and is false: then there is nothing left to do. A test
-// or a subtest begins with it, and with nothing that could not be done twice before it:
+// Alone runs a test in a new process with a new network namespace, in parallel with other such
+// tests. In that process it returns true. Otherwise it waits for that process, shows its output,
+// fails if the process fails, and returns false; the caller must then return. A test or subtest
+// calls it first. Code before the call runs in both processes.
 //
 //	if !rikcluster.Alone(t) {
 //		return
@@ -30,8 +30,8 @@ func Alone(t *testing.T) bool {
 	if os.Getenv(aloneEnv) == t.Name() {
 		return true
 	}
-	// Tests go on together once all were begun that are not parallel: then it is known who
-	// will come. Subtests come when they come.
+	// Parallel tests continue once all non-parallel ones have begun. By then all waiting
+	// top-level tests are known. Subtests are not known in advance.
 	if !strings.Contains(t.Name(), "/") {
 		queue.announce(t.Name())
 	}
@@ -56,20 +56,19 @@ func Alone(t *testing.T) bool {
 	return false
 }
 
-// aloneArgs are the flags of the process: this test, with those of its subtests that
-// were asked for.
+// aloneArgs returns the flags of the process: this test, with its requested subtests.
 func aloneArgs(t *testing.T) []string {
 	value := func(name string) string { return flag.Lookup("test." + name).Value.String() }
 	args := []string{"-test.run=" + patternOf(t.Name(), value("run")), "-test.v=" + value("v"), "-test.count=1"}
 	if end, ok := t.Deadline(); ok {
-		// It ends first, and tells where it hangs.
+		// The process must time out first, so that its output shows where it hangs.
 		args = append(args, "-test.timeout="+(time.Until(end)-5*time.Second).String())
 	}
 	return args
 }
 
-// patternOf is a -run pattern for one test, and within it for what another asks for;
-// for all within it where that asks for one thing or another.
+// patternOf returns a -run pattern for one test and its subtests that asked selects. If asked
+// contains alternatives, it selects all subtests.
 func patternOf(name, asked string) string {
 	parts := strings.Split(name, "/")
 	for i := range parts {
@@ -81,9 +80,9 @@ func patternOf(name, asked string) string {
 	return strings.Join(parts, "/")
 }
 
-// withoutFrame drops what a test process says of the test itself and of those around
-// it, which this process says too. What it says of subtests stays as it is, so that
-// what reads the output (go test -json) finds them.
+// withoutFrame removes the lines of a test process about the test itself and its parents,
+// because this process prints them too. It keeps the lines about subtests, so that readers of
+// the output (go test -json) find them.
 func withoutFrame(out []byte, name string) []byte {
 	var kept bytes.Buffer
 	mark := ""

@@ -50,8 +50,7 @@ func TestWithoutFrame(t *testing.T) {
 	}
 }
 
-// TestAlone has a process of its own for each subtest, one of which fails there, where
-// it was told to.
+// TestAlone runs each subtest in a separate process. One of them fails there, on request.
 func TestAlone(t *testing.T) {
 	const fails = "RIK_E2E_ALONE_FAILS"
 	if os.Getenv(fails) == "" && os.Getenv(aloneEnv) == "" {

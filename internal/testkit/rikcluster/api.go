@@ -14,15 +14,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// api asks the API server as the administrator, by HTTP alone. What a test waits for it
-// asks for many times: as many rikctls take more of two cores than the cluster does.
+// api sends HTTP requests to the API server as the administrator. Tests poll often, and that
+// many rikctl processes would use more of two cores than the cluster.
 type api struct {
 	mu     sync.Mutex
 	client *http.Client
 	host   string
 }
 
-// ask gets a path over a connection that is kept.
+// ask gets a path over a connection that is kept open.
 func (a *api) ask(kubeconfig, path string) ([]byte, error) {
 	client, host, err := a.connect(kubeconfig)
 	if err != nil {
@@ -58,7 +58,7 @@ func (a *api) connect(kubeconfig string) (*http.Client, string, error) {
 	return a.client, a.host, nil
 }
 
-// forget drops what was read of a server that is no more.
+// forget discards the connection to a server that has ended.
 func (a *api) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Cluster) Ask(path string) ([]byte, error) {
 	return c.api.ask(filepath.Join(c.DataDir(), "admin.kubeconfig"), path)
 }
 
-// group is where the objects of rik are.
+// group is the path of rik's API group.
 const group = "/apis/rik.dev/v1alpha1/"
 
 // TryGet reads objects of rik: TryGet(&list, "namespaces/default/instances").
@@ -88,7 +88,7 @@ func (c *Cluster) TryGet(out any, path string) error {
 	return nil
 }
 
-// Get reads objects of rik, and fails the test when it cannot.
+// Get reads objects of rik, and fails the test on an error.
 func (c *Cluster) Get(out any, path string) {
 	c.tb.Helper()
 	if err := c.TryGet(out, path); err != nil {
@@ -96,7 +96,7 @@ func (c *Cluster) Get(out any, path string) {
 	}
 }
 
-// readyNodes counts the nodes that are ready.
+// readyNodes returns the number of ready nodes.
 func (c *Cluster) readyNodes() (int, error) {
 	var nodes struct {
 		Items []struct {

@@ -1,8 +1,8 @@
-// Package rikcluster runs the built programs for end-to-end tests: a server, or
-// its components one by one, and the command lines against it.
+// Package rikcluster runs the built programs for end-to-end tests: a server, or its components
+// as separate processes, and the command lines against it.
 //
-// Nothing of rik's own code runs in the test process. What is checked is checked
-// from outside: exit codes, /proc, mounts, cgroups, runc.
+// No code of rik runs in the test process. Tests check from outside: exit codes, /proc, mounts,
+// cgroups, runc.
 package rikcluster
 
 import (
@@ -22,35 +22,35 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// Timeout is how long Eventually waits: generous, since two cores may be busy
-// with something else.
+// Timeout is how long Eventually waits. It is long, because two cores may be busy with other
+// work.
 const Timeout = 4 * time.Minute
 
-// Options of a cluster.
+// Options configure a cluster.
 type Options struct {
 	// NoAgent starts a server without a node.
 	NoAgent bool
-	// Split starts controller, scheduler and riklet as processes of their own.
+	// Split starts controller, scheduler and riklet as separate processes.
 	Split bool
-	// Machines is how many nodes there are, each in a network namespace of its own
-	// and joined by a link; the server itself has no node then.
+	// Machines is the number of nodes, each in its own network namespace and connected by a
+	// link. The server itself then has no node.
 	Machines int
-	// Place is where the server runs with its node; with the tests by default.
+	// Place is where the server runs with its node. The default is the namespace of the tests.
 	Place *Place
-	// MicroVMs lets nodes run them. To find out whether a node can is seconds of work
-	// for a processor, which other tests are spared.
+	// MicroVMs lets nodes run microVMs. Checking whether a node can takes seconds of CPU time,
+	// so other tests do not.
 	MicroVMs bool
 	// Args are added to the command line of the server (or controller).
 	Args []string
-	// AgentArgs are added to the command line of a riklet of its own.
+	// AgentArgs are added to the command line of a separate riklet.
 	AgentArgs []string
 }
 
 // Cluster is a running cluster on this machine.
 type Cluster struct {
-	// Dir holds everything that the cluster writes.
+	// Dir contains all files of the cluster.
 	Dir string
-	// Bin holds the built programs.
+	// Bin contains the built programs.
 	Bin string
 
 	tb        testing.TB
@@ -60,9 +60,9 @@ type Cluster struct {
 	api       *api
 }
 
-// Start starts a cluster, waits until it is ready and removes it, with all that
-// it made, at the end of the test. The ports are the usual ones: tests that use
-// it run one after the other, in a network namespace of their own (see Main).
+// Start starts a cluster, waits until it is ready and removes it with all its files at the end
+// of the test. It uses the standard ports, so tests with it must run one after the other, in
+// their own network namespace (see Main).
 func Start(tb testing.TB, options Options) *Cluster {
 	tb.Helper()
 	privileged.Require(tb)
@@ -70,7 +70,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	// Apps go through it to their own files, as through /run and /var/lib elsewhere.
+	// Apps pass through it to their own files, as they pass through /run and /var/lib elsewhere.
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // nobody may list it
 		tb.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 	return c
 }
 
-// AwaitNodes waits until so many nodes are ready.
+// AwaitNodes waits until n nodes are ready.
 func (c *Cluster) AwaitNodes(n int) {
 	c.tb.Helper()
 	c.Eventually(func() error {
@@ -111,7 +111,7 @@ func (c *Cluster) AwaitNodes(n int) {
 	})
 }
 
-// Bin is the folder of the built programs.
+// Bin returns the directory of the built programs.
 func Bin(tb testing.TB) string {
 	tb.Helper()
 	bin := os.Getenv(program.EnvBin)
@@ -124,14 +124,14 @@ func Bin(tb testing.TB) string {
 	return bin
 }
 
-// In is the same cluster for a subtest: what fails, fails there.
+// In returns the same cluster for a subtest, so that failures belong to the subtest.
 func (c *Cluster) In(tb testing.TB) *Cluster {
 	inner := *c
 	inner.tb = tb
 	return &inner
 }
 
-// components are the names of the processes, in the order of their start.
+// components returns the names of the processes, in the order of their start.
 func (c *Cluster) components() []string {
 	if !c.options.Split {
 		return []string{"server"}
@@ -142,8 +142,7 @@ func (c *Cluster) components() []string {
 	return []string{"scheduler", "controller", "riklet"}
 }
 
-// StartComponent starts one process of the cluster: server, scheduler,
-// controller or riklet.
+// StartComponent starts one process of the cluster: server, scheduler, controller or riklet.
 func (c *Cluster) StartComponent(name string) *Process {
 	c.tb.Helper()
 	program, args := c.command(name)
@@ -153,7 +152,7 @@ func (c *Cluster) StartComponent(name string) *Process {
 	return p
 }
 
-// command is the command line of a component.
+// command returns the command line of a component.
 func (c *Cluster) command(name string) (program string, args []string) {
 	state := append(c.dirs(), "--node-name", "node-1")
 	switch name {
@@ -179,7 +178,7 @@ func (c *Cluster) command(name string) (program string, args []string) {
 	}
 }
 
-// dirs keep the node's files and cgroups apart from others on this machine.
+// dirs returns flags that separate the node's files and cgroups from others on this machine.
 func (c *Cluster) dirs() []string {
 	return c.withVMM("--state-dir", c.StateDir(), "--run-dir", c.RunDir(), "--cgroup-parent", "/"+filepath.Base(c.Dir))
 }
@@ -191,16 +190,16 @@ func (c *Cluster) withVMM(args ...string) []string {
 	return append(args, "--vmm", "none")
 }
 
-// DataDir is where the server keeps its data.
+// DataDir returns the server's data directory.
 func (c *Cluster) DataDir() string { return filepath.Join(c.Dir, "data") }
 
-// StateDir is where the node keeps its state.
+// StateDir returns the node's state directory.
 func (c *Cluster) StateDir() string { return filepath.Join(c.Dir, "state") }
 
-// RunDir is where the node keeps what need not survive a boot.
+// RunDir returns the node's directory for files that need not survive a reboot.
 func (c *Cluster) RunDir() string { return filepath.Join(c.Dir, "run") }
 
-// Process is a running component.
+// Process returns a component of the cluster.
 func (c *Cluster) Process(name string) *Process { return c.processes[name] }
 
 // Restart starts a component again after it ended.
@@ -209,7 +208,7 @@ func (c *Cluster) Restart(name string) {
 	c.StartComponent(name)
 }
 
-// TokenFile holds the join token that the first start made.
+// TokenFile returns the path of the join token that the first start created.
 func (c *Cluster) TokenFile() string { return filepath.Join(c.DataDir(), "node-token") }
 
 func (c *Cluster) awaitToken() {
@@ -221,7 +220,7 @@ func (c *Cluster) awaitToken() {
 	})
 }
 
-// mustLive fails the test when a component has ended.
+// mustLive fails the test if a component has ended.
 func (c *Cluster) mustLive() {
 	c.tb.Helper()
 	for _, p := range c.processes {
@@ -246,15 +245,15 @@ func (c *Cluster) waitReady() {
 	})
 }
 
-// Eventually calls check until it returns nil, and fails the test with the last
-// error when that takes longer than Patience.
+// Eventually calls check until it returns nil, and fails the test with the last error after
+// Timeout.
 func (c *Cluster) Eventually(check func() error) {
 	c.tb.Helper()
 	Eventually(c.tb, Timeout, check)
 }
 
-// The pause between two looks: short, longer than a look takes, and a part of what was
-// waited already, so that looking leaves the processors to what is waited for.
+// The pause between two checks is short, but longer than a check, and grows with the time waited
+// so far, so that the checks leave CPU time for the cluster.
 const (
 	shortPause    = 50 * time.Millisecond
 	longPause     = 2 * time.Second
@@ -262,8 +261,8 @@ const (
 	pauseOfWait   = 20
 )
 
-// Eventually calls check until it returns nil, and fails the test with the last
-// error when that takes too long, or when the tests are to stop.
+// Eventually calls check until it returns nil. It fails the test with the last error after the
+// timeout, or when the tests are interrupted.
 func Eventually(tb testing.TB, timeout time.Duration, check func() error) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), timeout)
@@ -286,14 +285,14 @@ func Eventually(tb testing.TB, timeout time.Duration, check func() error) {
 	}
 }
 
-// Result of a command.
+// Result is the result of a command.
 type Result struct {
 	Stdout, Stderr string
 	Code           int
-	Err            error // with both outputs, nil when the exit code is 0
+	Err            error // with both outputs; nil if the exit code is 0
 }
 
-// Rikctl runs rikctl as administrator and fails the test when it fails.
+// Rikctl runs rikctl as administrator and fails the test on an error.
 func (c *Cluster) Rikctl(args ...string) string {
 	c.tb.Helper()
 	out := c.TryRikctl(args...)
@@ -309,13 +308,13 @@ func (c *Cluster) TryRikctl(args ...string) Result {
 	return c.run([]string{"RIKCONFIG=" + filepath.Join(c.DataDir(), "config.yaml")}, "", "rikctl", args...)
 }
 
-// RikctlInput runs rikctl with something on its standard input.
+// RikctlInput runs rikctl with the given standard input.
 func (c *Cluster) RikctlInput(input string, args ...string) Result {
 	c.tb.Helper()
 	return c.run([]string{"RIKCONFIG=" + filepath.Join(c.DataDir(), "config.yaml")}, input, "rikctl", args...)
 }
 
-// Rik runs rik, the one program, as administrator.
+// Rik runs the program rik as administrator.
 func (c *Cluster) Rik(args ...string) Result {
 	c.tb.Helper()
 	return c.run([]string{"RIKCONFIG=" + filepath.Join(c.DataDir(), "config.yaml")}, "", "rik", args...)
@@ -333,7 +332,7 @@ func (c *Cluster) run(env []string, input, program string, args ...string) Resul
 	return run(append(env, "HOME="+c.Dir), input, program, args...)
 }
 
-// Run runs one of the built programs that belongs to no cluster.
+// Run runs one of the built programs without a cluster.
 func Run(tb testing.TB, program string, args ...string) Result {
 	tb.Helper()
 	return run(nil, "", filepath.Join(Bin(tb), program), args...)
@@ -345,7 +344,7 @@ func Command(tb testing.TB, program string, args ...string) Result {
 	return run(nil, "", program, args...)
 }
 
-// run runs a program to its end; one that takes too long is killed.
+// run runs a program to its end. It kills the program after Timeout.
 func run(env []string, input, program string, args ...string) Result {
 	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 	defer cancel()
@@ -362,7 +361,7 @@ func run(env []string, input, program string, args ...string) Result {
 	return result
 }
 
-// Empty forgets everything that the cluster ever was. No process of it may run.
+// Empty removes all state of the cluster. No process of it may run.
 func (c *Cluster) Empty() {
 	c.tb.Helper()
 	c.api.forget()
@@ -375,8 +374,8 @@ func (c *Cluster) Empty() {
 	}
 }
 
-// remove stops every process, takes the node's instances away and removes the
-// folder. It says what was left over, and fails the test for it.
+// remove stops every process, removes the node's instances and deletes the directory. It reports
+// leftovers, and fails the test for them.
 func (c *Cluster) remove() {
 	c.api.forget()
 	for _, p := range c.processes {

@@ -19,20 +19,20 @@ func (c *Cluster) Hello() string {
 	})
 }
 
-// HelloProgram is examples/hello, as make testprograms built it.
+// HelloProgram returns the path of examples/hello, which make testprograms builds.
 func (c *Cluster) HelloProgram() string { return filepath.Join(c.Bin, "hello") }
 
-// Tools are the same files in the forms that the kinds of workload take: busybox
-// and examples/hello in bin.
+// Tools are the same files in the formats that the kinds of workload accept: busybox and
+// examples/hello in bin.
 type Tools struct {
 	Image     string // reference of an OCI image
 	Directory string // of the node, readable by all
 	TarGz     string // path of an archive
-	Ext4      string // path of a file system's image
+	Ext4      string // path of a file system image
 }
 
-// Tools writes them, the archive and the file system's image into a folder. What is
-// outside it is gone at the end of the test.
+// Tools writes them. The archive and the file system image are in the directory into. Files
+// outside it are removed at the end of the test.
 func (c *Cluster) Tools(into string) Tools {
 	c.tb.Helper()
 	spec, err := ociimage.BusyboxSpec()
@@ -46,7 +46,7 @@ func (c *Cluster) Tools(into string) Tools {
 	}
 	c.writeTree(t.Directory, spec.Files)
 	for _, command := range [][]string{
-		{"chmod", "-R", "go+rX", t.Directory}, // whatever the umask, see Main
+		{"chmod", "-R", "go+rX", t.Directory}, // independently of the umask, see Main
 		{"tar", "-C", t.Directory, "-czf", t.TarGz, "."},
 		{"mkfs.ext4", "-q", "-d", t.Directory, t.Ext4, "64M"},
 	} {
@@ -57,8 +57,8 @@ func (c *Cluster) Tools(into string) Tools {
 	return t
 }
 
-// publicDir is a directory that any user of this machine may enter, which the
-// cluster's folder is not.
+// publicDir returns a directory that any user of this machine may enter, unlike the cluster's
+// directory.
 func (c *Cluster) publicDir() string {
 	c.tb.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "rik-tools-")
@@ -72,7 +72,7 @@ func (c *Cluster) publicDir() string {
 	return dir
 }
 
-// writeTree writes what a layer describes into a directory.
+// writeTree writes the files of a layer into a directory.
 func (c *Cluster) writeTree(dir string, files map[string]ociimage.File) {
 	c.tb.Helper()
 	for name, f := range files {
@@ -103,15 +103,14 @@ func writeEntry(path string, f ociimage.File) error {
 	}
 }
 
-// Site is an https server on the loopback, as the world looks to a cluster that runs
-// under no network but that.
+// Site is an https server on the loopback. For a cluster whose only network is the loopback, it
+// represents the Internet.
 type Site struct {
-	Dir string // whose files it serves
+	Dir string // directory of its files
 	URL string
 }
 
-// NewSite starts one. Clusters that are started later trust its certificate, and no
-// other.
+// NewSite starts a Site. Clusters that are started later trust its certificate and no others.
 func NewSite(t *testing.T) Site {
 	t.Helper()
 	dir := t.TempDir()

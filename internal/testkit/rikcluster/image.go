@@ -7,8 +7,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// Busybox writes an image with Debian's static busybox into the cluster's folder
-// and returns its reference.
+// Busybox writes an image with Debian's static busybox into the cluster's directory and returns
+// its reference.
 func (c *Cluster) Busybox() string {
 	c.tb.Helper()
 	spec, err := ociimage.BusyboxSpec()
@@ -18,7 +18,7 @@ func (c *Cluster) Busybox() string {
 	return c.Image("busybox", spec)
 }
 
-// Image writes an image into the cluster's folder and returns its reference.
+// Image writes an image into the cluster's directory and returns its reference.
 func (c *Cluster) Image(name string, spec ociimage.Spec) string {
 	c.tb.Helper()
 	dir := filepath.Join(c.Dir, "images", name)
@@ -31,8 +31,8 @@ func (c *Cluster) Image(name string, spec ociimage.Spec) string {
 	return "oci:" + dir + ":v1"
 }
 
-// Manifest is a Workload of one container, as YAML. The command is a shell
-// script for busybox.
+// Manifest returns a Workload with one container, as YAML. The command is a shell script for
+// busybox.
 func Manifest(name, image, script, extra string) string {
 	return `apiVersion: rik.dev/v1alpha1
 kind: Workload
@@ -48,7 +48,7 @@ spec:
 `
 }
 
-// quote makes a YAML string of any text without control characters.
+// quote quotes a text without control characters for YAML.
 func quote(s string) string {
 	out := []byte{'"'}
 	for i := range len(s) {

@@ -12,17 +12,16 @@ import (
 // Inside is a process of an instance, seen from outside.
 type Inside struct {
 	PID   int
-	Start uint64 // in clock ticks since boot: with the id, it names a process for good
+	Start uint64 // in clock ticks since boot; with the PID it identifies a process uniquely
 }
 
-// String names the process for a message.
+// String returns the name of the process for messages.
 func (i Inside) String() string { return fmt.Sprintf("%d (started at tick %d)", i.PID, i.Start) }
 
 var uidInPath = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
-// InstanceProcesses finds the processes of a program that run in the cgroup of
-// an instance of this cluster, by the instance's UID: what really runs, whatever
-// rik says.
+// InstanceProcesses returns the processes of a program in the cgroups of this cluster's
+// instances, by the instance's UID. It shows what really runs, independently of rik's status.
 func (c *Cluster) InstanceProcesses(program string) map[string][]Inside {
 	found := map[string][]Inside{}
 	entries, err := os.ReadDir("/proc")
@@ -42,15 +41,15 @@ func (c *Cluster) InstanceProcesses(program string) map[string][]Inside {
 	return found
 }
 
-// inspect reads one process; ok is false when it is another program, is in no
-// instance's cgroup below the parent, or has ended.
+// inspect reads one process. ok is false if it is another program, is in no instance's cgroup
+// below the parent, or has ended.
 func inspect(pid int, program, parent string) (uid string, inside Inside, ok bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
 		return "", Inside{}, false
 	}
-	// The name stands in parentheses and may itself hold some: proc(5).
+	// The name is in parentheses and may contain parentheses itself: proc(5).
 	open, end := strings.IndexByte(string(stat), '('), strings.LastIndexByte(string(stat), ')')
 	if open < 0 || end < open || string(stat[open+1:end]) != program {
 		return "", Inside{}, false

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// leftovers looks for what a removed cluster must not leave: mounts below its
-// folder, processes that hold a path of it, and cgroups of its node.
+// leftovers returns what a removed cluster must not leave: mounts below its directory, processes
+// with a path of it, and cgroups of its node.
 func (c *Cluster) leftovers() []error {
 	var errs []error
 	for _, m := range Mounts(c.Dir) {
@@ -25,7 +25,7 @@ func (c *Cluster) leftovers() []error {
 	return errs
 }
 
-// Mounts are the mount points at or below a folder.
+// Mounts returns the mount points at or below a directory.
 func Mounts(dir string) []string {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -41,8 +41,8 @@ func Mounts(dir string) []string {
 	return points
 }
 
-// Processes are those whose command line names the folder, by their id; this
-// process left out.
+// Processes returns the processes whose command line contains the directory, by PID, without
+// this process.
 func Processes(dir string) map[int]string {
 	found := map[int]string{}
 	entries, err := os.ReadDir("/proc")
@@ -56,7 +56,7 @@ func Processes(dir string) map[int]string {
 		}
 		raw, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // it has ended in the meantime
 		}
 		line := strings.ReplaceAll(string(raw), "\x00", " ")
 		if strings.Contains(line, dir) {
@@ -66,8 +66,7 @@ func Processes(dir string) map[int]string {
 	return found
 }
 
-// Cgroups are the cgroup folders whose path contains a word, such as an
-// instance's UID.
+// Cgroups returns the cgroup directories whose path contains a word, such as an instance's UID.
 func Cgroups(word string) []string {
 	var found []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Machine is a node in a place of its own. Its riklet has its own directories and cgroup.
+// Machine is a node in its own place. Its riklet has its own directories and cgroup.
 type Machine struct {
 	*Place
 	Name string
@@ -15,8 +15,8 @@ type Machine struct {
 	args []string
 }
 
-// AddMachine adds a machine to a cluster that has the option Machines, and starts
-// its riklet. args are added to its command line.
+// AddMachine adds a machine to a cluster with the option Machines, and starts its riklet. args
+// are added to its command line.
 func (c *Cluster) AddMachine(args ...string) *Machine {
 	c.tb.Helper()
 	n := len(c.machines) + 1
@@ -29,10 +29,10 @@ func (c *Cluster) AddMachine(args ...string) *Machine {
 	return m
 }
 
-// Machine finds a machine by its number, from 1.
+// Machine returns a machine by its number, from 1.
 func (c *Cluster) Machine(n int) *Machine { return c.machines[n-1] }
 
-// dirs keep the machine's files and cgroups apart from those of the others.
+// dirs returns flags that separate the machine's files and cgroups from those of the others.
 func (m *Machine) dirs() []string {
 	dir := filepath.Join(m.c.Dir, m.Name)
 	return m.c.withVMM("--state-dir", filepath.Join(dir, "state"), "--run-dir", filepath.Join(dir, "run"),
@@ -49,11 +49,11 @@ func (m *Machine) Start() {
 	m.c.processes[m.Name] = startProcess(m.c.tb, m.Name, filepath.Join(m.c.Dir, m.Name+".log"), program, args...)
 }
 
-// Riklet is the machine's agent.
+// Riklet returns the machine's agent.
 func (m *Machine) Riklet() *Process { return m.c.processes[m.Name] }
 
-// remove takes everything away that the riklet made, and the machine itself. It
-// says what the riklet left.
+// remove removes everything that the riklet created, and the machine itself. It reports what the
+// riklet left.
 func (m *Machine) remove() error {
 	out := m.Run(filepath.Join(m.c.Bin, "riklet"), append([]string{"purge"}, m.dirs()...)...)
 	return errors.Join(out.Err, m.Place.remove())

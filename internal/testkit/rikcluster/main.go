@@ -17,17 +17,17 @@ import (
 
 const inside = "RIK_E2E_NETNS"
 
-// timeToRemove is left of the time that the tests have, for a test that waits to fail and to
-// remove what it made.
+// timeToRemove is the part of the tests' -timeout that is reserved for waiting tests to fail and
+// to remove what they created.
 const timeToRemove = Timeout + time.Minute
 
-// Main runs the tests of a package in a network namespace of their own, so that
-// clusters can use the usual ports whatever else the machine serves, and with the umask of
-// a hardened machine, which must not keep users in containers from their files. It replaces
-// the process by itself, there. Where the tests may not be root it runs them as
-// they are: each then says that it was left out.
+// Main runs the tests of a package in a new network namespace, so that clusters can use the
+// standard ports whatever runs on the machine. It sets the umask of a hardened machine, which
+// must not prevent users in containers from reading their files. It replaces the process by
+// itself in that namespace. If privileged tests are not requested, it runs the tests without
+// that; each then reports that it was skipped.
 //
-// The tests that take longest, the longest first, begin before the others; see [Alone].
+// The longest tests, in descending order, begin before the others; see [Alone].
 func Main(m *testing.M, longest ...string) {
 	if !privileged.Asked() || os.Getenv(inside) != "" {
 		if err := arrange(longest); err != nil {
@@ -54,8 +54,8 @@ func Main(m *testing.M, longest ...string) {
 	os.Exit(1)
 }
 
-// arrange has -parallel count the tests in processes of their own. Of the parents of these,
-// which only wait, there are as many as there are.
+// arrange makes -parallel limit the tests in separate processes. Their parent tests only wait,
+// so their number is not limited.
 func arrange(longest []string) error {
 	flag.Parse()
 	places := sideBySide

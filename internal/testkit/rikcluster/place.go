@@ -7,26 +7,26 @@ import (
 	"testing"
 )
 
-// The link that places share: a bridge in the network namespace of the tests, where the
-// outside is.
+// The link that places share: a bridge in the network namespace of the tests, which represents
+// the outside.
 const (
 	lan = "lan0"
-	// ServerAddress is that of the outside on the link. A server that has machines, and
-	// no place of its own, has it.
+	// ServerAddress is the address of the outside on the link. A server with machines and
+	// without its own place has it.
 	ServerAddress = "10.99.0.1"
 )
 
-// Place is a network namespace of its own with a cable to the link.
+// Place is a network namespace with a cable to the link.
 type Place struct {
 	// Address on the link.
 	Address string
 
 	tb    testing.TB
 	netns string // name of the namespace
-	port  string // the end of its cable that is plugged into the link
+	port  string // the end of its cable that is connected to the link
 }
 
-// MakeLan makes the link, once for a test that makes places.
+// MakeLan creates the link. A test with places calls it once.
 func MakeLan(tb testing.TB) {
 	tb.Helper()
 	ip(tb, "link", "add", lan, "type", "bridge")
@@ -35,15 +35,15 @@ func MakeLan(tb testing.TB) {
 	ip(tb, "link", "set", lan, "up")
 }
 
-// NewPlace makes a place on the link for a cluster ([Options.Place]), with which it goes:
-// the n-th, from 1, with the address 10.99.0.10+n. The name is that of the namespace, and
-// no other's on this machine.
+// NewPlace creates the n-th place on the link, from 1, with the address 10.99.0.10+n, for a
+// cluster ([Options.Place]) that removes it. name is the name of the namespace, and must be
+// unique on this machine.
 func NewPlace(tb testing.TB, name string, n int) *Place {
 	tb.Helper()
 	p := &Place{tb: tb, Address: fmt.Sprintf("10.99.0.%d", 10+n), netns: name, port: fmt.Sprintf("port%d", n)}
 	made := false
 	defer func() {
-		if !made { // the test fails, and does not know the place
+		if !made { // the test fails, and has no reference to the place
 			run(nil, "", "ip", "netns", "delete", p.netns)
 		}
 	}()
@@ -67,8 +67,9 @@ func ip(tb testing.TB, args ...string) {
 	}
 }
 
-// inside is the command line that runs a program in the place's network. Only that is
-// another: ip netns exec would hide the cgroups too. Of no place it is the program's own.
+// inside returns the command line that runs a program in the place's network. It changes only
+// the network, because ip netns exec would also hide the cgroups. For a nil place it returns the
+// program's own command line.
 func (p *Place) inside(program string, args ...string) (first string, all []string) {
 	if p == nil {
 		return program, args
@@ -82,13 +83,13 @@ func (p *Place) Run(program string, args ...string) Result {
 	return run(nil, "", program, args...)
 }
 
-// Unplug pulls the place's cable.
+// Unplug disconnects the place's cable.
 func (p *Place) Unplug() { p.tb.Helper(); ip(p.tb, "link", "set", p.port, "down") }
 
-// Plug puts it back.
+// Plug connects it again.
 func (p *Place) Plug() { p.tb.Helper(); ip(p.tb, "link", "set", p.port, "up") }
 
-// remove takes the place away, and says what rik left in its network.
+// remove removes the place, and reports what rik left in its network.
 func (p *Place) remove() error {
 	var errs []error
 	for _, look := range [][]string{{"ip", "-o", "link"}, {"ip", "route"}, {"iptables-save"}} {

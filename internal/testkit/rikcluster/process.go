@@ -26,8 +26,8 @@ type Process struct {
 	err  error
 }
 
-// StartProcess starts a program that belongs to no cluster, such as a kcp. It is
-// stopped at the end of the test; what it said is kept in the file log.
+// StartProcess starts a program without a cluster, such as a kcp. The end of the test stops it.
+// Its output is in the file log.
 func StartProcess(tb testing.TB, name, log, program string, args ...string) *Process {
 	tb.Helper()
 	p := startProcess(tb, name, log, program, args...)
@@ -49,7 +49,7 @@ func startProcess(tb testing.TB, name, log, program string, args ...string) *Pro
 	defer file.Close()
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = file, file
-	// A process group of its own, so that a signal for the tests does not reach it.
+	// Use a new process group, so that a signal for the tests does not reach it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		tb.Fatalf("starting %s: %v", name, err)
@@ -62,10 +62,10 @@ func startProcess(tb testing.TB, name, log, program string, args ...string) *Pro
 	return p
 }
 
-// PID of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Alive is nil while the process runs, and says how it ended otherwise.
+// Alive returns nil while the process runs, and an error that describes its end otherwise.
 func (p *Process) Alive() error {
 	select {
 	case <-p.done:
@@ -75,13 +75,13 @@ func (p *Process) Alive() error {
 	}
 }
 
-// Kill ends the process at once, and waits for its end.
+// Kill kills the process, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Stop asks the process to end, and kills it when it does not.
+// Stop sends SIGTERM, and kills the process if it does not end in time.
 func (p *Process) Stop() {
 	p.once.Do(func() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
@@ -99,7 +99,7 @@ func (p *Process) Wait() int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// Tail is the end of what the process logged.
+// Tail returns the end of the process's log.
 func (p *Process) Tail() string {
 	raw, err := os.ReadFile(p.log)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"rik.dev/rik/internal/testkit/interrupt"
 )
 
-// LineReader is a rikctl that goes on until it is stopped, such as logs -f or port-forward.
+// LineReader reads the output of a rikctl that runs until it is stopped, such as logs -f or
+// port-forward.
 type LineReader struct {
 	tb    testing.TB
 	args  string
@@ -51,7 +52,7 @@ func (c *Cluster) LineReader(args ...string) *LineReader {
 	return t
 }
 
-// WaitLine waits for a line that matches and returns what its groups matched.
+// WaitLine waits for a line that matches the pattern and returns its groups.
 func (t *LineReader) WaitLine(pattern string) []string {
 	t.tb.Helper()
 	expression, timeout := regexp.MustCompile(pattern), time.After(Timeout)
@@ -73,7 +74,7 @@ func (t *LineReader) WaitLine(pattern string) []string {
 	}
 }
 
-// Stop ends it.
+// Stop stops rikctl.
 func (t *LineReader) Stop() {
 	t.end()
 	for range t.lines { // until it has ended

@@ -6,30 +6,29 @@ import (
 	"sync"
 )
 
-// sideBySide is how many tests run at once in processes of their own where -parallel does
-// not say it. Most of their time they wait; with more of them two cores are late for
-// deadlines.
+// sideBySide is the number of simultaneous tests in separate processes if -parallel is not set.
+// They mostly wait. With more of them, two cores would miss deadlines.
 const sideBySide = 4
 
-// queue has those of this process's tests take turns.
+// queue orders the tests of this process.
 var queue = newTurns(sideBySide, nil)
 
-// turns gives tests their places. Those that take longest go first: one of them, begun
-// last, would have everything wait for it.
+// turns assigns places to tests. The longest tests go first, because one that begins last would
+// delay the end of all.
 type turns struct {
-	// longest are the names of tests, the longest first.
+	// longest lists names of tests, the longest first.
 	longest []string
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	// free, announced and waiting are guarded by mu. announced are longest tests that will
-	// ask for a place soon, waiting are those who have, in their order.
+	// mu guards free, announced and waiting. announced has the longest tests that will request a
+	// place soon. waiting has those that have requested one, in order.
 	free      int
 	announced map[string]bool
 	waiting   []*turn
 }
 
-// turn is one that waits.
+// turn is a waiting test.
 type turn struct{ rank int }
 
 func newTurns(places int, longest []string) *turns {
@@ -38,7 +37,7 @@ func newTurns(places int, longest []string) *turns {
 	return t
 }
 
-// rank of a test; its subtests have the same.
+// rank returns the rank of a test. Its subtests have the same.
 func (t *turns) rank(name string) int {
 	whole, _, _ := strings.Cut(name, "/")
 	if i := slices.Index(t.longest, whole); i >= 0 {
@@ -47,7 +46,7 @@ func (t *turns) rank(name string) int {
 	return len(t.longest)
 }
 
-// announce says that a test will take a place, whatever the others do.
+// announce announces that a test will take a place, independently of the others.
 func (t *turns) announce(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +55,7 @@ func (t *turns) announce(name string) {
 	}
 }
 
-// take waits for a place, which the caller has to give back.
+// take waits for a place. The caller must give it back.
 func (t *turns) take(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +63,7 @@ func (t *turns) take(name string) {
 	own := &turn{t.rank(name)}
 	at, _ := slices.BinarySearchFunc(t.waiting, own, func(other, own *turn) int {
 		if other.rank <= own.rank {
-			return -1 // among equals, who came first
+			return -1 // equal ranks: first come, first served
 		}
 		return 1
 	})
@@ -78,7 +77,7 @@ func (t *turns) take(name string) {
 	t.changed.Broadcast()
 }
 
-// isAnnouncedBefore is called with the lock held.
+// isAnnouncedBefore must be called with the lock held.
 func (t *turns) isAnnouncedBefore(rank int) bool {
 	for name := range t.announced {
 		if t.rank(name) < rank {
@@ -88,7 +87,7 @@ func (t *turns) isAnnouncedBefore(rank int) bool {
 	return false
 }
 
-// give gives a place back.
+// give returns a place.
 func (t *turns) give() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

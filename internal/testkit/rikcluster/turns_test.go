@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 )
 
-// TestTurns: the longest go first, whoever asks first; then everybody as they come, and
-// never more at once than there are places.
+// TestTurns checks that the longest tests go first, in any order of requests, then the others in
+// order, and that there are never more at the same time than places.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

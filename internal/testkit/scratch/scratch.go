@@ -1,5 +1,5 @@
-// Package scratch gives test processes directories that outlive no process for long: what
-// a process leaves that was killed, or that a time limit ended, the next one removes.
+// Package scratch creates directories for test processes. If a process is killed or times out,
+// the next one removes its directories.
 package scratch
 
 import (
@@ -10,20 +10,20 @@ import (
 	"syscall"
 )
 
-// owner is the file in a directory that its process keeps locked. The kernel takes the
-// lock away when the process ends, however it does.
+// owner is the file in a directory that its process keeps locked. The kernel releases the lock
+// when the process ends in any way.
 const owner = ".owner"
 
 // Dir is a directory of this process.
 type Dir struct {
-	// Path of it, below the directory for temporary files.
+	// Path of the directory, below the one for temporary files.
 	Path string
 
 	lock *os.File
 }
 
-// New makes a directory whose name begins with the prefix, and removes those with the
-// same prefix whose processes have ended.
+// New creates a directory whose name begins with the prefix. It removes those with the same
+// prefix whose processes have ended.
 func New(prefix string) (*Dir, error) {
 	if err := sweep(prefix); err != nil {
 		return nil, fmt.Errorf("removing what ended processes left: %w", err)
@@ -39,7 +39,7 @@ func New(prefix string) (*Dir, error) {
 	return d, nil
 }
 
-// own locks the file before it has its name, so that nobody finds it without the lock.
+// own locks the file before it gets its name, so that no process finds it unlocked.
 func (d *Dir) own() error {
 	var err error
 	if d.lock, err = os.CreateTemp(d.Path, owner); err != nil {
@@ -51,7 +51,7 @@ func (d *Dir) own() error {
 	return os.Rename(d.lock.Name(), filepath.Join(d.Path, owner))
 }
 
-// Remove removes the directory and everything in it.
+// Remove removes the directory with its content.
 func (d *Dir) Remove() error {
 	err := os.RemoveAll(d.Path)
 	if d.lock != nil {
@@ -72,8 +72,8 @@ func sweep(prefix string) error {
 	return errors.Join(problems...)
 }
 
-// removeLeft removes a directory if nobody holds its lock. One that another user made,
-// or that another process removes just now, is left.
+// removeLeft removes a directory if no process holds its lock. It leaves a directory of another
+// user, or one that another process is removing.
 func removeLeft(lock string) error {
 	file, err := os.OpenFile(lock, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {

@@ -27,8 +27,8 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-// TestKilledProcessLeavesNothingForLong: the directory of a killed process goes with the
-// next New, and that of a living one stays.
+// TestKilledProcessLeavesNothingForLong checks that New removes the directory of a killed
+// process, and keeps that of a running one.
 func TestKilledProcessLeavesNothingForLong(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(childEnv, "some-")
@@ -60,7 +60,7 @@ func TestKilledProcessLeavesNothingForLong(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // says that it was killed
+	_ = child.Wait() // reports that it was killed
 	foreign := filepath.Join(os.TempDir(), "some-other")
 	if err := os.Mkdir(foreign, 0o700); err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// Kubectl runs the real kubectl as the administrator of s and returns all that it
-// prints. A kubectl that is not built is a failure: a test left out in silence proves
-// nothing. For "kubectl edit" set KUBE_EDITOR with t.Setenv.
+// Kubectl runs the real kubectl as the administrator of s and returns its output. A missing
+// kubectl is a failure, because a skipped test proves nothing. For "kubectl edit" set
+// KUBE_EDITOR with t.Setenv.
 func (s *Server) Kubectl(tb testing.TB, input string, args ...string) (string, error) {
 	tb.Helper()
 	dir, err := program.Dir()
@@ -24,7 +24,7 @@ func (s *Server) Kubectl(tb testing.TB, input string, args ...string) (string, e
 		tb.Fatalf("looking for kubectl (make bin/kubectl, or set %s): %v", program.EnvBin, err)
 	}
 	command := exec.CommandContext(tb.Context(), kubectl, args...)
-	// A home of its own is for its cache of discovery.
+	// The separate home is for its discovery cache.
 	command.Env = append(os.Environ(), "HOME="+tb.TempDir(), "KUBECONFIG="+AdminFile(s.DataDir))
 	command.Stdin = strings.NewReader(input)
 	out, err := command.CombinedOutput()

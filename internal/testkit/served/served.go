@@ -1,6 +1,5 @@
-// Package served holds what tests do with an API server of rik, wherever it runs:
-// apitest and kcpinside run one inside the test process, apiprocess and kcptest in a
-// process of its own.
+// Package served has the operations of tests on an API server of rik, in any process: apitest
+// and kcpinside run one inside the test process, apiprocess and kcptest in a separate process.
 package served
 
 import (
@@ -21,40 +20,40 @@ import (
 )
 
 const (
-	// EnvLog shows the servers' log when it is set to a slog level such as debug.
+	// EnvLog shows the servers' log if it is set to a slog level such as debug.
 	EnvLog = "RIK_TEST_LOG"
-	// Timeout is how long a server is waited for, and a good deadline for tests that
+	// Timeout is how long tests wait for a server. It is also a good deadline for tests that
 	// poll one: two busy cores under the race detector are slow.
 	Timeout = 2 * time.Minute
 	// adminFile is the administrator's kubeconfig in the data directory.
 	adminFile = "admin.kubeconfig"
-	// authorityDir is where the data directory has the server's authority.
+	// authorityDir is the directory of the server's authority in the data directory.
 	authorityDir = "pki"
 	// validity of certificates: longer than any test.
 	validity = time.Hour
 )
 
-// Server is a running API server of rik, as its clients see it.
+// Server is a running API server of rik, from its clients' point of view.
 type Server struct {
 	// URL is the server's https URL.
 	URL string
-	// CAPEM is the certificate that the server's is signed with.
+	// CAPEM is the authority's certificate.
 	CAPEM []byte
-	// DataDir holds admin.kubeconfig, config.yaml and everything else.
+	// DataDir contains admin.kubeconfig, config.yaml and all other files.
 	DataDir string
-	// Config connects as the administrator, with the certificate of the
-	// generated kubeconfig and no client-side rate limit. Copy before changing.
+	// Config connects as the administrator, with the certificate of the generated kubeconfig and
+	// no client-side rate limit. Copy it before changing it.
 	Config *rest.Config
-	// Own connects as the server's own all-powerful user, as what runs inside a server
-	// does, who may impersonate everyone. It speaks JSON, which types defined by CRDs
-	// need. Copy before changing.
+	// Own connects as the server's own user, which has all permissions and may impersonate every
+	// user. Components inside a server use it. It uses JSON, which types defined by CRDs
+	// require. Copy it before changing it.
 	Own *rest.Config
 	// Client is a clientset over Config.
 	Client kubernetes.Interface
 }
 
-// Connect reads what a server that is ready has left in its data directory. Own is the
-// caller's to set.
+// Connect reads the files that a ready server has written to its data directory. The caller must
+// set Own.
 func Connect(dir string) (*Server, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", AdminFile(dir))
 	if err != nil {
@@ -69,11 +68,11 @@ func Connect(dir string) (*Server, error) {
 	return &Server{URL: config.Host, CAPEM: config.CAData, DataDir: dir, Config: config, Client: client}, nil
 }
 
-// AdminFile is the administrator's kubeconfig in a data directory.
+// AdminFile returns the path of the administrator's kubeconfig in a data directory.
 func AdminFile(dir string) string { return filepath.Join(dir, adminFile) }
 
-// Namespace creates a namespace with a generated name. It is not deleted: that
-// takes longer than most tests, and the server goes away anyway.
+// Namespace creates a namespace with a generated name. It does not delete it, because that takes
+// longer than most tests, and the server ends soon.
 func (s *Server) Namespace(tb testing.TB) string {
 	tb.Helper()
 	namespace, err := s.Client.CoreV1().Namespaces().Create(tb.Context(),
@@ -84,8 +83,8 @@ func (s *Server) Namespace(tb testing.TB) string {
 	return namespace.Name
 }
 
-// ConfigFor connects as a user with a certificate of the server's authority, and without
-// a client-side rate limit. The caller owns the result.
+// ConfigFor connects as a user with a certificate of the server's authority, without a
+// client-side rate limit. The caller owns the result.
 func (s *Server) ConfigFor(user pkix.Name) (*rest.Config, error) {
 	authority, err := pki.LoadOrCreate(filepath.Join(s.DataDir, authorityDir))
 	if err != nil {
@@ -117,7 +116,7 @@ func (s *Server) AsUser(tb testing.TB, name string, groups ...string) *rest.Conf
 	return s.As(tb, pkix.Name{CommonName: name, Organization: groups})
 }
 
-// Kubeconfig is a config as a file that holds its certificates in itself.
+// Kubeconfig returns a config as a file with embedded certificates.
 func Kubeconfig(config *rest.Config) ([]byte, error) {
 	const name = "server"
 	raw, err := clientcmd.Write(clientcmdapi.Config{

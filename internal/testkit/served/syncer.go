@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/pki"
 )
 
-// AsSyncer connects as the syncer of the Cluster that there is of that name.
+// AsSyncer connects as the syncer of the existing Cluster with that name.
 func (s *Server) AsSyncer(tb testing.TB, cluster string) *rest.Config {
 	tb.Helper()
 	objects, err := metadata.NewForConfig(s.Config)
@@ -26,8 +26,7 @@ func (s *Server) AsSyncer(tb testing.TB, cluster string) *rest.Config {
 	return s.AsSyncerOf(tb, cluster, found.UID)
 }
 
-// AsSyncerOf connects as the syncer of a Cluster of that UID, whether there is one or
-// not.
+// AsSyncerOf connects as the syncer of a Cluster with that UID. The Cluster need not exist.
 func (s *Server) AsSyncerOf(tb testing.TB, cluster string, uid types.UID) *rest.Config {
 	tb.Helper()
 	return s.As(tb, pki.User(workloadv1alpha1.SyncerUserPrefix+cluster, string(uid)))

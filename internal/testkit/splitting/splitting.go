@@ -1,5 +1,5 @@
-// Package splitting runs the controller that divides roots, for tests of what looks at
-// divisions. It is the real one; clusters are the test's to play.
+// Package splitting runs the real splitter, for tests that look at its results. The test
+// simulates the clusters.
 package splitting
 
 import (
@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/controller"
 )
 
-// Run divides the roots of a kcp until the test ends. The connection is that of a user
-// who may do everything.
+// Run splits the roots of a kcp until the test ends. config must be that of a user with all
+// permissions.
 func Run(tb testing.TB, config *rest.Config) {
 	tb.Helper()
 	controller, err := controller.New(controller.Config{Rest: config, Logger: slog.New(slog.DiscardHandler)})

@@ -1,13 +1,13 @@
-// Command testserver runs a part of rik's servers alone, for tests of what uses it:
+// Command testserver runs a part of rik's servers, for tests of its clients:
 //
 //	testserver cluster DIR    the API server of a rik cluster
 //	testserver sqlite DIR     the same, on SQLite
 //	testserver kcp DIR        the API server of a kcp
 //	testserver datastore DIR  the embedded etcd
 //
-// Controllers do not run beside them, and what does not serve is not linked: whoever
-// works on a controller need not build this again. It says "ready" and where, and ends on
-// SIGTERM. It is no part of the product.
+// It has no controllers, and links only the code of these servers, so that a change of a
+// controller does not require a new build. It prints "ready" with its address, and ends on
+// SIGTERM. It is not part of the product.
 package main
 
 import (
