@@ -20,8 +20,8 @@ import (
 
 const namespace = "default"
 
-// dial makes a client of the cluster's administrator. It speaks protobuf, so
-// that the benchmark leaves the machine to what it measures.
+// dial returns a client of the cluster's administrator. It uses protobuf, so that the benchmark
+// uses little CPU time.
 func dial(b *testing.B, c *rikcluster.Cluster) client.WithWatch {
 	b.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.DataDir(), "admin.kubeconfig"))
@@ -41,9 +41,9 @@ func dial(b *testing.B, c *rikcluster.Cluster) client.WithWatch {
 	return api
 }
 
-// follower sees what happens to the instances that match a selector. The server
-// ends a watch that it cannot serve fast enough; the next one begins with all
-// that is there, so that nothing but what came and went in between is missed.
+// follower receives the events of instances that match a selector. The server ends a watch that
+// it cannot serve fast enough. The next watch begins with all existing instances, so only
+// instances that were created and deleted in between are missed.
 type follower struct {
 	b        *testing.B
 	api      client.WithWatch
@@ -68,7 +68,8 @@ func (f *follower) open() {
 	}
 }
 
-// await takes events until one satisfies, and returns the time at which it came.
+// await receives events until one satisfies the condition, and returns the time at which it
+// arrived.
 func (f *follower) await(what string, satisfies func(watch.EventType, *rikv1alpha1.Instance) bool) time.Time {
 	f.b.Helper()
 	expired := time.After(timeout)
@@ -101,7 +102,7 @@ func (f *follower) await(what string, satisfies func(watch.EventType, *rikv1alph
 	}
 }
 
-// workload of one container; nil replicas make it a manual one.
+// workload returns a workload with one container; with nil replicas it is Manual.
 func workload(name, image, script string, replicas *int32) *rikv1alpha1.Workload {
 	grace := int64(2)
 	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -121,8 +122,8 @@ func create(ctx context.Context, api client.Client, workload, name string) error
 	})
 }
 
-// datastore asks the cluster's own etcd what was written: from outside, so that
-// nothing that rik forgets to count is missing.
+// datastore reads from the cluster's etcd what was written. It does so from outside, so that it
+// includes writes that rik does not count.
 type datastore struct {
 	b      *testing.B
 	client *clientv3.Client
@@ -140,8 +141,8 @@ func openDatastore(b *testing.B, c *rikcluster.Cluster) datastore {
 	return datastore{b, found}
 }
 
-// instances counts them, and returns the revision: the number of writes, of
-// anything, since the datastore was made.
+// instances returns the number of instances, and the revision: the total number of writes since
+// the datastore was created.
 func (d datastore) instances() (count, revision int64) {
 	d.b.Helper()
 	r, err := d.client.Get(d.b.Context(), instancesPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())

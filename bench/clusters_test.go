@@ -11,16 +11,16 @@ import (
 
 const (
 	manyClusters = 50
-	// looks at the memory are taken so often, and the smallest counts: what lives, and
-	// not what waits for the collector.
+	// The memory is measured this often, and the smallest value counts, because it contains the
+	// least garbage.
 	looks        = 10
 	lookInterval = 2 * time.Second
 )
 
-// BenchmarkClusters measures what a kcp needs for each of 50 clusters whose types it
-// imports and to which it carries objects, its syncers in it: resident memory, heap and
-// goroutines. All 50 are the same Kubernetes under 50 names; to the kcp that is the same
-// as 50 of them.
+// BenchmarkClusters measures the resources of a kcp for each of 50 clusters whose types it
+// imports and to which it copies objects, with its syncers in the same process: resident memory,
+// heap and goroutines. All 50 are the same Kubernetes under 50 names. For the kcp that is the
+// same as 50 of them.
 func BenchmarkClusters(b *testing.B) {
 	begin(b)
 	for range b.N {
@@ -57,7 +57,7 @@ func measureClusters(b *testing.B, n int) {
 	b.Logf("%d clusters carried objects %.1f s after they were registered at once", n-1, took.Seconds())
 }
 
-// join registers clusters, and returns when each has been sent an object and has it.
+// join registers clusters. It returns when an object has been sent to each and has arrived.
 func (k *controlPlane) join(below *kube.Cluster, seen *observer, names []string) {
 	k.b.Helper()
 	for _, name := range names {
@@ -74,7 +74,7 @@ func (k *controlPlane) join(below *kube.Cluster, seen *observer, names []string)
 	seen.await("an object in every cluster", sights)
 }
 
-// footprint is what a kcp needs, in MiB.
+// footprint is the resource usage of a kcp; memory is in MiB.
 type footprint struct{ resident, heap, goroutines float64 }
 
 func (f footprint) String() string {

@@ -1,9 +1,9 @@
-// Package bench measures what rik promises, on the built programs: the time from
-// submission to Running, memory and time to ready, and placements over simulated
-// nodes; and of many clusters how long objects take to them, what each costs and how
-// long its types take. docs/specification.md has the promises and what came out.
+// Package bench measures rik's promises on the built programs: the time from submission to
+// Running, memory and time to ready, and placements over simulated nodes. With many clusters it
+// measures how long objects take to reach them, the resources for each, and how long its types
+// take. docs/specification.md has the promises and the results.
 //
-// Each benchmark measures its peer in the same run, because two runs on a busy
-// machine say nothing about each other. "make bench" runs them all, once; they
-// need root and use a network namespace and folders of their own.
+// Each benchmark measures its peer in the same run, because two runs on a busy machine cannot be
+// compared. "make bench" runs all of them once. They need root and use their own network
+// namespace and directories.
 package bench

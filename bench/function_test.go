@@ -26,18 +26,18 @@ const (
 	boots = 5
 	// inARow is how many microVMs are started and kept.
 	inARow = 50
-	// firstLine is what the process in the guest says at once.
+	// firstLine is the first output of the process in the guest.
 	firstLine = "the-first-line"
 )
 
-// sayScript is what the process in the guest runs.
+// sayScript is the script of the process in the guest.
 const sayScript = "echo " + firstLine + "; " + script
 
-// BenchmarkFunction measures the time from the request that creates an instance in a
-// microVM to the first line of its process in the node's log; and, turn by turn with
-// it, a raw start of the same: the same QEMU with the same arguments, kernel, initramfs
-// and disks, started by hand and told by hand what to run. Then it starts many, keeps
-// them, and weighs what rik has beside each VMM.
+// BenchmarkFunction measures the time from the request that creates an instance in a microVM to
+// the first line of its process in the node's log. In turn with it, it measures a raw start: the
+// same QEMU with the same arguments, kernel, initramfs and disks, started and controlled by the
+// benchmark. Then it starts many, keeps them, and measures the memory that rik uses in addition
+// to each VMM.
 func BenchmarkFunction(b *testing.B) {
 	begin(b)
 	c := rikcluster.Start(b, rikcluster.Options{Split: true, MicroVMs: true})
@@ -75,11 +75,11 @@ func newBooter(b *testing.B, c *rikcluster.Cluster) booter {
 		b.Fatal(err)
 	}
 	s.watch = follow(b, s.api, fields.Everything())
-	s.submit("first") // the image's disk is made
+	s.submit("first") // creates the image's disk
 	return booter{s}
 }
 
-// boot starts an instance, waits for its line and takes it away.
+// boot starts an instance, waits for its line and deletes it.
 func (s booter) boot(name string) time.Duration {
 	s.b.Helper()
 	logs := s.logs()
@@ -102,16 +102,16 @@ func (s booter) boot(name string) time.Duration {
 	return said.Sub(began)
 }
 
-// soon is the grain of what is waited for: a boot takes a thousand times as long.
+// soon is the polling interval: a boot takes a thousand times as long.
 const soon = 2 * time.Millisecond
 
-// logs are those of all instances' processes.
+// logs returns the log files of all instances' processes.
 func (s booter) logs() []string {
 	paths, _ := filepath.Glob(filepath.Join(s.c.StateDir(), "pods", "pods", "*", "logs", "main", "*.log"))
 	return paths
 }
 
-// vmms are the processes of QEMU that work below the cluster's folder.
+// vmms returns the QEMU processes with a working directory below the cluster's directory.
 func (s booter) vmms() []int {
 	var found []int
 	works, _ := filepath.Glob("/proc/[0-9]*/cwd")
@@ -124,7 +124,7 @@ func (s booter) vmms() []int {
 	return found
 }
 
-// rawVM is a microVM that nobody manages.
+// rawVM is a microVM that rik does not manage.
 type rawVM struct {
 	argv   []string
 	dir    string
@@ -132,7 +132,7 @@ type rawVM struct {
 	root   guest.Disk
 }
 
-// copyOf copies what a microVM of rik's is made of: its files and its command line.
+// copyOf copies the files and the command line of one of rik's microVMs.
 func (s booter) copyOf(name string) rawVM {
 	s.b.Helper()
 	s.start(name)
@@ -160,14 +160,14 @@ func (s booter) copyOf(name string) rawVM {
 			mustRun(s.b, "cp", "--sparse=always", filepath.Join(work, f.Name()), filepath.Join(r.dir, f.Name()))
 		}
 	}
-	// A clean one: the copy was in use.
+	// Use a clean disk, because the copied one was in use.
 	scratch := filepath.Join(r.dir, "disk-scratch")
 	mustRun(s.b, "mke2fs", "-q", "-F", "-t", "ext4", scratch)
 	mustRun(s.b, "cp", "--sparse=always", scratch, scratch+".clean")
 	mustRun(s.b, "ip", "tuntap", "add", "tapraw", "mode", "tap", "vnet_hdr")
 	s.b.Cleanup(func() { _ = exec.Command("ip", "link", "del", "tapraw").Run() })
 	for _, arg := range strings.Split(strings.TrimRight(string(line), "\x00"), "\x00") {
-		if arg != "-S" { // it starts at once
+		if arg != "-S" { // start at once
 			r.argv = append(r.argv, strings.ReplaceAll(arg, `"ifname":"tap0"`, `"ifname":"tapraw"`))
 		}
 	}
@@ -175,7 +175,7 @@ func (s booter) copyOf(name string) rawVM {
 	return r
 }
 
-// boot starts it, waits for the first line and ends it.
+// boot starts it, waits for the first line and stops it.
 func (r rawVM) boot(b *testing.B) time.Duration {
 	b.Helper()
 	scratch := filepath.Join(r.dir, "disk-scratch")
@@ -204,7 +204,7 @@ func (r rawVM) boot(b *testing.B) time.Duration {
 	return time.Since(began)
 }
 
-// say runs the script in the guest until it says its line.
+// say runs the script in the guest until it prints its line.
 func (r rawVM) say(ctx context.Context) error {
 	session, err := guest.Connect(ctx, guest.Channel{Socket: filepath.Join(r.dir, "guest")})
 	if err != nil {
@@ -231,7 +231,7 @@ func (r rawVM) say(ctx context.Context) error {
 	}
 }
 
-// line is told once that something was written.
+// line is a writer that signals the first write.
 type line chan struct{}
 
 func (l line) Write(p []byte) (int, error) {
@@ -242,7 +242,7 @@ func (l line) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// many starts microVMs one after another, weighs them, and takes them away again.
+// many starts microVMs one after another, measures their memory, and deletes them.
 func (s booter) many(count int) {
 	s.b.Helper()
 	idle := read(s.b, s.c.Process("riklet").PID())

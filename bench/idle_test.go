@@ -19,12 +19,12 @@ import (
 const (
 	// starts is how often each program is started; the median counts.
 	starts = 5
-	// atRest is how long a program is left alone before its memory is read.
+	// atRest is how long a program is idle before its memory is measured.
 	atRest = 20 * time.Second
 )
 
-// BenchmarkIdle measures what a cluster without work costs, and how long it takes
-// to be ready, beside the floor: the same control plane with nothing of rik's.
+// BenchmarkIdle measures the resources of a cluster without work, and its time to ready. It
+// compares them with the floor: the same control plane without rik's code.
 func BenchmarkIdle(b *testing.B) {
 	begin(b)
 	for range b.N {
@@ -48,7 +48,7 @@ func report(b *testing.B, name string, ready time.Duration, p process) {
 	b.Logf("%s: ready after %v, %.1f MiB resident, %.1f MiB proportional, %.1f MiB at most", name, ready.Round(time.Millisecond), p.resident, p.proportional, p.peak)
 }
 
-// idleFloor measures bench/floor: the median start, on empty data, and memory.
+// idleFloor measures bench/floor: the median start on empty data, and the memory.
 func idleFloor(b *testing.B) (time.Duration, process) {
 	b.Helper()
 	var ready []time.Duration
@@ -82,8 +82,8 @@ func idlePlane(b *testing.B) (time.Duration, process) {
 	return cold, p
 }
 
-// idleServer measures a whole server, and also how long its node takes and what
-// a restart costs.
+// idleServer measures a complete server. It also measures the time until its node is ready, and
+// the time of a restart.
 func idleServer(b *testing.B) (time.Duration, process) {
 	b.Helper()
 	c := rikcluster.Start(b, rikcluster.Options{})
@@ -96,7 +96,7 @@ func idleServer(b *testing.B) (time.Duration, process) {
 	return cold, p
 }
 
-// idleSplit measures a node of its own, and the supervisor of a Pod on it.
+// idleSplit measures a node in a separate process, and the supervisor of a Pod on it.
 func idleSplit(b *testing.B) {
 	b.Helper()
 	c := rikcluster.Start(b, rikcluster.Options{Split: true})
@@ -124,8 +124,8 @@ func idleSplit(b *testing.B) {
 	}
 }
 
-// supervisors are the processes rik-shim of the cluster: their command lines name
-// cgroups, which are called after its folder.
+// supervisors returns the rik-shim processes of the cluster. Their command lines contain
+// cgroups, which are named after its directory.
 func supervisors(c *rikcluster.Cluster) []int {
 	var found []int
 	for pid := range rikcluster.Processes(filepath.Base(c.Dir)) {
@@ -137,8 +137,8 @@ func supervisors(c *rikcluster.Cluster) []int {
 	return found
 }
 
-// restarts measures the median time from the start of the server to what await
-// returns; cold means on a machine that it has never been on.
+// restarts measures the median time from the start of the server to the time that await returns.
+// With cold, the data is removed before each start.
 func restarts(b *testing.B, c *rikcluster.Cluster, cold bool, await func() time.Time) time.Duration {
 	b.Helper()
 	var took []time.Duration
@@ -154,13 +154,13 @@ func restarts(b *testing.B, c *rikcluster.Cluster, cold bool, await func() time.
 	return percentile(took, 50)
 }
 
-// awaitReady asks until /readyz says yes, and returns when that was.
+// awaitReady polls /readyz until it reports ready, and returns that time.
 func awaitReady(b *testing.B, token string) time.Time {
 	b.Helper()
 	return poll(b, often, "/readyz to say yes", func() bool { return isReady(b, "https://127.0.0.1:5000/readyz", token) })
 }
 
-// isReady asks whether a server is, in a connection of its own.
+// isReady reports whether a server is ready, over a new connection.
 func isReady(b *testing.B, url, token string) bool {
 	b.Helper()
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // its authority may not exist yet
@@ -189,7 +189,7 @@ func awaitNode(b *testing.B, c *rikcluster.Cluster) time.Time {
 	return poll(b, often, "a ready node", func() bool { return readyNodes(b.Context(), api) == 1 })
 }
 
-// readyNodes counts them; what cannot be read counts nothing.
+// readyNodes returns the number of ready nodes; 0 if they cannot be read.
 func readyNodes(ctx context.Context, api client.Client) int {
 	var nodes rikv1alpha1.NodeList
 	if err := api.List(ctx, &nodes); err != nil {
@@ -206,11 +206,10 @@ func readyNodes(ctx context.Context, api client.Client) int {
 	return ready
 }
 
-// often is the grain of short times: a finer one would take the processor from
-// what is waited for.
+// often is the polling interval for short times. A shorter one would use too much CPU time.
 const often = 10 * time.Millisecond
 
-// poll asks until the answer is yes, and returns when that was.
+// poll calls done until it returns true, and returns that time.
 func poll(b *testing.B, interval time.Duration, what string, done func() bool) time.Time {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), timeout)

@@ -8,9 +8,9 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// BenchmarkKCPReady measures the time from the start of a kcp, its controllers in it, to
-// /readyz saying yes, on empty data and on its own; and its memory at rest. Turn by turn
-// with it, the floor starts.
+// BenchmarkKCPReady measures the time from the start of a kcp with its controllers until /readyz
+// reports ready, on empty data and on existing data, and its memory at rest. In turn with it,
+// the floor starts.
 func BenchmarkKCPReady(b *testing.B) {
 	begin(b)
 	for range b.N {

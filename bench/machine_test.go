@@ -19,10 +19,10 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// timeout is longer than a test's: a benchmark is of use on a busy machine too.
+// timeout is longer than a test's, because a benchmark is useful on a busy machine too.
 const timeout = 10 * time.Minute
 
-// begin is the first line of every benchmark: it says on what was measured.
+// begin is the first call of every benchmark. It logs the machine's properties.
 func begin(b *testing.B) {
 	b.Helper()
 	privileged.Require(b)
@@ -42,7 +42,7 @@ func begin(b *testing.B) {
 	b.Logf("programs: rik %s", strings.TrimSpace(rikcluster.Run(b, "rik", "version").Stdout))
 }
 
-// value finds the first "key: value" or "key=value" of a file.
+// value returns the value of the first "key: value" or "key=value" in a file.
 func value(file, key string) string {
 	raw, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(raw)) {
@@ -63,7 +63,7 @@ func load() string {
 	return strings.Join(strings.Fields(string(raw))[:3], " ")
 }
 
-// process is what the kernel says of one.
+// process has the kernel's measurements of a process.
 type process struct {
 	resident, peak, proportional float64 // MiB
 	cpu                          time.Duration
@@ -77,8 +77,8 @@ func read(b *testing.B, pid int) process {
 	if err != nil {
 		b.Fatalf("the process that is measured: %v", err)
 	}
-	// After the name, which may hold anything: utime and stime are fields 14 and
-	// 15 of proc(5), counted here from 3, in hundredths of a second.
+	// After the name, which may contain anything: utime and stime are fields 14 and 15 of
+	// proc(5), counted here from 3, in hundredths of a second.
 	fields := strings.Fields(string(raw[bytes.LastIndexByte(raw, ')')+1:]))
 	user, _ := strconv.Atoi(fields[14-3])
 	system, _ := strconv.Atoi(fields[15-3])
@@ -93,7 +93,8 @@ func mib(kilobytes string) float64 {
 	return n / 1024
 }
 
-// percentile of what is sorted here: the smallest that p percent do not exceed.
+// percentile returns the smallest value that at least p percent of the values do not exceed. It
+// sorts a copy.
 func percentile(all []time.Duration, p int) time.Duration {
 	sorted := slices.Sorted(slices.Values(all))
 	return sorted[max(0, (len(sorted)*p+99)/100-1)]
@@ -101,7 +102,7 @@ func percentile(all []time.Duration, p int) time.Duration {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// setting is a number from the environment, for longer runs by hand.
+// setting returns a number from the environment, for longer manual runs.
 func setting(b *testing.B, name string, fallback int) int {
 	b.Helper()
 	text := os.Getenv(name)
@@ -115,14 +116,14 @@ func setting(b *testing.B, name string, fallback int) int {
 	return n
 }
 
-// start runs a program of its own until the benchmark ends, or stop is called.
+// start runs a program in a separate process until the benchmark ends, or stop is called.
 func start(b *testing.B, log, program string, args ...string) (pid int, stop func()) {
 	b.Helper()
 	p, err := testprocess.Start(program, log, args...)
 	if err != nil {
 		b.Fatal(err)
 	}
-	stop = func() { _ = p.Stop() } // how it ends is nothing to the benchmark
+	stop = func() { _ = p.Stop() } // its result does not matter
 	b.Cleanup(func() {
 		stop()
 		if b.Failed() {
@@ -133,8 +134,8 @@ func start(b *testing.B, log, program string, args ...string) (pid int, stop fun
 	return p.PID(), stop
 }
 
-// settle lets a process come to rest: collections of garbage and the first
-// rounds of everything periodic.
+// settle waits until a process is idle: after garbage collections and the first rounds of
+// periodic work.
 func settle(d time.Duration) { <-time.After(d) }
 
 func mustRun(b *testing.B, program string, args ...string) string {

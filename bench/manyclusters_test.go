@@ -35,14 +35,14 @@ var (
 	deploymentType = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 )
 
-// controlPlane is the built kcp, running, as its administrator sees it.
+// controlPlane is a running kcp from the built program, with its administrator's clients.
 type controlPlane struct {
 	b       *testing.B
 	pid     int
 	stop    func()
 	config  *rest.Config
 	objects dynamic.Interface
-	// kubeconfig is the administrator's.
+	// kubeconfig is the path of the administrator's.
 	kubeconfig string
 }
 
@@ -69,7 +69,7 @@ func launchKCP(b *testing.B, dir string, args ...string) (pid int, stop func()) 
 	return start(b, filepath.Join(dir, "kcp.log"), filepath.Join(rikcluster.Bin(b), "kcp"), args...)
 }
 
-// register makes a Cluster.
+// register creates a Cluster.
 func (k *controlPlane) register(name string, kubeconfig []byte) {
 	k.b.Helper()
 	c := object(clusterType, "Cluster", "", name)
@@ -98,7 +98,7 @@ func (k *controlPlane) cluster(name string) *workloadv1alpha1.Cluster {
 	return c
 }
 
-// carries says whether a Cluster is ready, and its syncer is and is to carry these types.
+// carries reports whether a Cluster and its syncer are ready, and the syncer copies these types.
 func carries(c *workloadv1alpha1.Cluster, types ...string) bool {
 	for _, t := range types {
 		if !slices.Contains(c.Status.SyncedResources, t) {
@@ -109,7 +109,7 @@ func carries(c *workloadv1alpha1.Cluster, types ...string) bool {
 		meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionSyncerReady)
 }
 
-// metrics are the kcp's own, as text.
+// metrics returns the kcp's metrics as text.
 func (k *controlPlane) metrics() string {
 	k.b.Helper()
 	client, err := kubernetes.NewForConfig(k.config)
@@ -123,7 +123,7 @@ func (k *controlPlane) metrics() string {
 	return string(raw)
 }
 
-// tells reads numbers from the kcp's metrics, by names without labels.
+// tells returns values of the kcp's metrics, by names without labels.
 func (k *controlPlane) tells(names ...string) map[string]float64 {
 	k.b.Helper()
 	found := map[string]float64{}
@@ -151,14 +151,13 @@ func object(resource schema.GroupVersionResource, kind, namespace, name string) 
 	return o
 }
 
-// observer notes when each object of a type that bears a label was first seen with each
-// of the label's values.
+// observer records when it first saw each object of a type with each value of a label.
 type observer struct {
 	b     *testing.B
 	label string
 
 	mu sync.Mutex
-	// at is guarded by mu, and so is what is waited for.
+	// mu guards the following fields.
 	at     map[sight]time.Time
 	wanted map[sight]bool
 	done   chan struct{}
@@ -179,8 +178,8 @@ func observe(b *testing.B, config *rest.Config, resource schema.GroupVersionReso
 	return o
 }
 
-// runInformer runs an informer until the benchmark ends. It returns when what there is has
-// been seen.
+// runInformer runs an informer until the benchmark ends. It returns when the informer has
+// synced.
 func runInformer(b *testing.B, informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) {
 	b.Helper()
 	if _, err := informer.AddEventHandler(handler); err != nil {
@@ -213,7 +212,7 @@ func (o *observer) note(seen any, now time.Time) {
 	}
 }
 
-// await waits until all of these were seen, and gives when each first was.
+// await waits until all of these were seen, and returns when each was first seen.
 func (o *observer) await(what string, wanted []sight) []time.Time {
 	o.b.Helper()
 	done := make(chan struct{})

@@ -20,18 +20,18 @@ import (
 
 const (
 	manyTypes = 200
-	// typeFields is the size of a type. Its CRD has some 30 KiB, as common ones have; the
-	// output says how many.
+	// typeFields is the number of fields of a type. Its CRD has some 30 KiB, as is common; the
+	// output has the exact size.
 	typeFields = 80
-	// nativeTypes are imported too: the kcp serves them itself.
+	// nativeTypes is the number of other imported types, which the kcp serves itself.
 	nativeTypes = 5
 )
 
-// BenchmarkNegotiation measures the time from the registration of a cluster with 200
-// CRDs until all of them are served by the kcp and its status says that they are carried
-// there. It makes no object of them: one that is made within 2 s of its CRD's establishment waits for as
-// long in Kubernetes' own handler. Its peer, in the same run, is a bare client that
-// reads the 200 and makes them in a kcp without controllers.
+// BenchmarkNegotiation measures the time from the registration of a cluster with 200 CRDs until
+// the kcp serves all of them and the cluster's status reports that they are synced. It creates
+// no objects of these types: Kubernetes' own handler delays an object by 2 s if it is created
+// within 2 s of its CRD's establishment. Its peer, in the same run, is a bare client that reads
+// the 200 CRDs and creates them in a kcp without controllers.
 func BenchmarkNegotiation(b *testing.B) {
 	begin(b)
 	for range b.N {
@@ -73,7 +73,7 @@ func measureNegotiation(b *testing.B, n int) {
 
 var importType = schema.GroupVersionResource{Group: "apiresource.kcp.dev", Version: "v1alpha1", Resource: "apiresourceimports"}
 
-// count is how many objects of a type there are.
+// count returns the number of objects of a type.
 func (k *controlPlane) count(resource schema.GroupVersionResource) int {
 	k.b.Helper()
 	page, err := k.objects.Resource(resource).List(k.b.Context(), metav1.ListOptions{Limit: 1})
@@ -87,7 +87,7 @@ func (k *controlPlane) count(resource schema.GroupVersionResource) int {
 	return n
 }
 
-// copyTypes is the bare client: it reads every CRD and makes it in a kcp of its own.
+// copyTypes is the bare client: it reads every CRD and creates it in a separate kcp.
 func copyTypes(b *testing.B, from *rest.Config, n int) time.Duration {
 	b.Helper()
 	to := startKCP(b, "--run-controllers=false")
@@ -105,7 +105,7 @@ func copyTypes(b *testing.B, from *rest.Config, n int) time.Duration {
 	return time.Since(began)
 }
 
-// makeTypes makes CRDs, and returns when all are served.
+// makeTypes creates CRDs, and returns when all are served.
 func makeTypes(b *testing.B, config *rest.Config, all []*apiextensionsv1.CustomResourceDefinition) {
 	b.Helper()
 	config = rest.CopyConfig(config)
@@ -113,7 +113,7 @@ func makeTypes(b *testing.B, config *rest.Config, all []*apiextensionsv1.CustomR
 	client := apiextensionsclient.NewForConfigOrDie(config)
 	crds := client.ApiextensionsV1().CustomResourceDefinitions()
 	requests, ctx := errgroup.WithContext(b.Context())
-	requests.SetLimit(2) // as many as negotiation works on at once
+	requests.SetLimit(2) // as many as negotiation processes at the same time
 	for _, crd := range all {
 		requests.Go(func() error {
 			_, err := crds.Create(ctx, crd, metav1.CreateOptions{})
@@ -145,7 +145,7 @@ func servedTypes(ctx context.Context, client *apiextensionsclient.Clientset, gro
 	return served, err
 }
 
-// definition is a CRD with fields of every sort.
+// definition returns a CRD with fields of every kind.
 func definition(i int) *apiextensionsv1.CustomResourceDefinition {
 	plural := fmt.Sprintf("widget%03ds", i)
 	kind := fmt.Sprintf("Widget%03d", i)
@@ -168,8 +168,7 @@ func definition(i int) *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// properties are of as many kinds as there are, and at the bottom of objects
-// some of their own.
+// properties returns n fields of all kinds. Objects have nested fields, up to depth.
 func properties(n, depth int) map[string]apiextensionsv1.JSONSchemaProps {
 	const text = "What this field is for is said in a sentence or two, as long as such sentences are."
 	least, longest := float64(0), int64(253)

@@ -25,7 +25,7 @@ import (
 // exposures is how often an instance is made reachable.
 const exposures = 20
 
-// doorway is a Workload that answers HTTP at a port of every node, and runs on one.
+// doorway returns a Workload that answers HTTP at a node port and runs on one node.
 func doorway(name, image, node string, port int32) *rikv1alpha1.Workload {
 	one, grace := int32(1), int64(2)
 	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -54,15 +54,15 @@ func get(ctx context.Context, asking *http.Client, url string) error {
 	return err
 }
 
-// reachable waits until something answers at a host and port.
+// reachable waits until a server answers at a host and port.
 func reachable(b *testing.B, host string) time.Time {
 	b.Helper()
 	asking := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
 	return poll(b, often, host+" to answer", func() bool { return get(b.Context(), asking, "http://"+host) == nil })
 }
 
-// BenchmarkReachable measures the time from the event that says that an instance
-// is ready to the first answer through the port of a node that does not have it.
+// BenchmarkReachable measures the time from the event that an instance is ready to the first
+// answer through the node port of another node.
 func BenchmarkReachable(b *testing.B) {
 	begin(b)
 	c := rikcluster.Start(b, rikcluster.Options{Machines: 2})
@@ -93,9 +93,9 @@ func BenchmarkReachable(b *testing.B) {
 	b.Logf("load at the end: %s", load())
 }
 
-// BenchmarkChurn measures how many instances a second one node starts and takes
-// away with its network on, against a bare loop of ip netns add and runc run in
-// the same files, as many at once as there are processors.
+// BenchmarkChurn measures how many instances a second one node starts and deletes with its
+// network on. It compares them with a plain loop of ip netns add and runc run with the same
+// files, with as many in parallel as there are processors.
 func BenchmarkChurn(b *testing.B) {
 	begin(b)
 	count := setting(b, "RIK_BENCH_CHURN", 60)
@@ -138,8 +138,8 @@ func BenchmarkChurn(b *testing.B) {
 	b.Logf("load at the end: %s", load())
 }
 
-// churn makes a network namespace and a container in it for each of count, and
-// takes them away, two at a time.
+// churn creates a network namespace with a container for each of count, and deletes them, two at
+// a time.
 func (u bundle) churn(count int) (up, down time.Duration) {
 	u.b.Helper()
 	names := make([]string, count)
@@ -173,8 +173,8 @@ func (u bundle) churn(count int) (up, down time.Duration) {
 	return up, down
 }
 
-// copyFor makes a bundle for a container of that name, in the network namespace
-// and a cgroup of that name, over the same files.
+// copyFor creates a bundle for a container with that name, in the network namespace and a cgroup
+// with that name, with the same files.
 func (u bundle) copyFor(name string) {
 	u.b.Helper()
 	raw, err := os.ReadFile(filepath.Join(u.dir, "config.json"))

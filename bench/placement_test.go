@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// maxWrites an instance on its way to Running: created, bound, running; the
-	// rest is for what happens once a second or once a workload.
+	// maxWrites is the limit of writes for an instance until it is Running: created, bound,
+	// running. The rest is for writes once a second or once a workload.
 	maxWrites = 3.2
-	// creators is how many requests are under way at once.
+	// creators is the number of parallel requests.
 	creators = 128
 )
 
-// BenchmarkPlacement brings many instances to Running over many simulated nodes,
-// which speak the real protocol, and takes them away again; once with one request
-// for each instance, and once by the replicas of one workload. It counts the
-// writes in the datastore and fails when there are more than promised.
+// BenchmarkPlacement brings many instances to Running over many simulated nodes, which use the
+// real protocol, and deletes them again. It does so once with one request for each instance, and
+// once with the replicas of one workload. It counts the writes in the datastore and fails if
+// there are more than promised.
 func BenchmarkPlacement(b *testing.B) {
 	for _, way := range []struct {
 		name     string
@@ -49,7 +49,7 @@ type placing struct {
 	b                 *testing.B
 	api               client.WithWatch
 	store             datastore
-	server, simulator int // process ids
+	server, simulator int // process IDs
 	nodes, instances  int
 }
 
@@ -71,7 +71,7 @@ func place(b *testing.B, automate bool) {
 func (p *placing) join(c *rikcluster.Cluster) {
 	p.b.Helper()
 	began := time.Now()
-	// Twice the room that is needed, so that nothing waits for it.
+	// Twice the necessary capacity, so that no instance waits for capacity.
 	each := max(250, 2*p.instances/p.nodes)
 	p.simulator, _ = start(p.b, filepath.Join(c.Dir, "simulate.log"), filepath.Join(c.Bin, "rik"), "simulate",
 		"--data-dir", c.DataDir(), "--nodes", strconv.Itoa(p.nodes), "--instances", strconv.Itoa(each))
@@ -85,8 +85,7 @@ func (p *placing) join(c *rikcluster.Cluster) {
 	settle(3 * time.Second)
 }
 
-// place brings the instances to Running, reports what it took and returns the
-// writes that each needed.
+// place brings the instances to Running, reports the time and returns the writes per instance.
 func (p *placing) place(automate bool) float64 {
 	p.b.Helper()
 	running := follow(p.b, p.api, fields.OneTermEqualSelector("status.phase", string(rikv1alpha1.InstanceRunning)))
@@ -120,7 +119,7 @@ func (p *placing) place(automate bool) float64 {
 	return writes
 }
 
-// used is the CPU time of everything that takes part.
+// used returns the CPU time of all processes involved.
 func (p *placing) used() map[int]time.Duration {
 	p.b.Helper()
 	used := map[int]time.Duration{}
@@ -130,8 +129,8 @@ func (p *placing) used() map[int]time.Duration {
 	return used
 }
 
-// submit asks for the instances: one workload that keeps as many, or a request
-// for each.
+// submit creates the instances: through the replicas of one workload, or with one request for
+// each.
 func (p *placing) submit(ctx context.Context, automate bool) error {
 	const image = "docker://bench.invalid/app:v1" // the simulation pulls nothing
 	if automate {
@@ -149,7 +148,7 @@ func (p *placing) submit(ctx context.Context, automate bool) error {
 	return requests.Wait()
 }
 
-// takeAway deletes the workload, which takes its instances along.
+// takeAway deletes the workload and with it its instances.
 func (p *placing) takeAway() {
 	p.b.Helper()
 	there, before := p.store.instances()
@@ -160,7 +159,7 @@ func (p *placing) takeAway() {
 	if err := p.api.Delete(p.b.Context(), &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "placed"}}); err != nil {
 		p.b.Fatal(err)
 	}
-	// Counting keeps the datastore from its work: seldom.
+	// Poll seldom, because counting uses time of the datastore.
 	took := poll(p.b, time.Second, "all instances to be gone", func() bool {
 		left, _ := p.store.instances()
 		return left == 0

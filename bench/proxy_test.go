@@ -21,15 +21,14 @@ import (
 const (
 	// ruleChanges is how many single changes are measured; the median counts.
 	ruleChanges = 15
-	// maxGrowth of the time from 1,000 to 10,000 exposed instances. Ten is growth in
-	// proportion, a hundred is growth with the square.
+	// maxGrowth limits the growth of the time from 1,000 to 10,000 exposed instances. Linear
+	// growth would be ten, quadratic growth a hundred.
 	maxGrowth = 40
 )
 
-// BenchmarkProxyRules measures how long the rules of the node proxy take to be in
-// the kernel: all of them at first, and after a change of one instance. Instances
-// are exposed on a port of the nodes and a virtual address, each as a service of
-// its own or all behind one.
+// BenchmarkProxyRules measures how long the node proxy takes to write its rules to the kernel:
+// all of them at first, and after a change of one instance. Instances are exposed on a node port
+// and a cluster IP, each as a separate service or all behind one.
 func BenchmarkProxyRules(b *testing.B) {
 	begin(b)
 	for _, variant := range []string{"nft", "legacy"} {
@@ -51,7 +50,7 @@ func BenchmarkProxyRules(b *testing.B) {
 	b.Logf("load at the end: %s", load())
 }
 
-// measureRules brings in the rules for n exposed instances, in an empty namespace.
+// measureRules writes the rules for n exposed instances, in an empty namespace.
 func measureRules(b *testing.B, variant, shape string, n int) time.Duration {
 	b.Helper()
 	leave := enter(b, "iptables-"+variant)
@@ -95,8 +94,8 @@ func timed(b *testing.B, p *proxy.Proxy) time.Duration {
 	return time.Since(begun)
 }
 
-// enter moves the benchmark to a namespace of its own, where a rule of somebody
-// else says which variant of iptables is in use.
+// enter moves the benchmark to a new namespace, where a foreign rule selects the variant of
+// iptables.
 func enter(b *testing.B, program string) (leave func()) {
 	b.Helper()
 	runtime.LockOSThread()
@@ -129,7 +128,7 @@ func command(b *testing.B, name string, args ...string) string {
 	return string(out)
 }
 
-// exposed has n instances, each a service of its own or all of one.
+// exposed returns a netmap with n instances, each with its own service or all behind one.
 func exposed(shape string, n int) *netmap.Snapshot {
 	s := &netmap.Snapshot{
 		Settings:  netmap.Settings{ClusterCIDR: netip.MustParsePrefix("10.62.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.63.0.0/16"), Domain: "rik.local"},
@@ -158,7 +157,7 @@ func exposedAs(shape string, i int) (netmap.ServiceKey, int) {
 	return netmap.ServiceKey{Namespace: namespace, Workload: fmt.Sprintf("w%d", i)}, i
 }
 
-// toggle makes an instance ready that is not, and the other way round.
+// toggle changes whether an instance is ready.
 func toggle(s *netmap.Snapshot, shape string, i int) {
 	key, _ := exposedAs(shape, i)
 	uid := fmt.Sprintf("uid-%d", i)

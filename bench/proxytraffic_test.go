@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// clients ask at once, each in a connection of its own for every request: the
-	// rules are passed by the first packet of a connection only.
+	// clients send requests in parallel, each request over a new connection, because only the
+	// first packet of a connection passes the rules.
 	clients = 4
-	// roundRequests are asked of one side, then of the other.
+	// roundRequests is the number of requests to one side before the other side's turn.
 	roundRequests = 500
 	rounds        = 6
 )
 
-// BenchmarkProxyRequests measures requests from one instance to another on the same
-// node, by the virtual address and directly, turn by turn; with few other services
-// exposed, and with many.
+// BenchmarkProxyRequests measures requests from one instance to another on the same node,
+// through the cluster IP and directly, in turn. It does so with few other services exposed, and
+// with many.
 func BenchmarkProxyRequests(b *testing.B) {
 	begin(b)
 	for _, n := range []int{10, 10000} {
@@ -95,8 +95,8 @@ func measureRequests(b *testing.B, n int) {
 	}
 }
 
-// wire makes two instances on the bridge of a node, which is the namespace that the
-// calling thread is in.
+// wire creates two instances on the bridge of a node, which is the namespace of the calling
+// thread.
 func wire(b *testing.B) (client, server netns.NsHandle) {
 	b.Helper()
 	node, err := netns.Get()
@@ -139,11 +139,11 @@ func wire(b *testing.B) (client, server netns.NsHandle) {
 	return made[0], made[1]
 }
 
-// within runs f on a thread that is in a namespace, and ends that thread.
+// within runs f on a thread in a namespace, and ends that thread.
 func within(space netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread is of no other use
+		runtime.LockOSThread() // never unlocked, because the thread must not be used again
 		if err := netns.Set(space); err != nil {
 			done <- err
 			return
@@ -178,7 +178,7 @@ func answerAll(b *testing.B, space netns.NsHandle) {
 	}()
 }
 
-// request asks so many times, by several at once, and says how long each took.
+// request sends all requests from parallel clients, and returns the time of each.
 func request(b *testing.B, space netns.NsHandle, address string) []time.Duration {
 	b.Helper()
 	took := make([][]time.Duration, clients)

@@ -18,22 +18,23 @@ import (
 )
 
 const (
-	// decidedClusters are divided over, and deciding goes on for decideFor.
+	// decidedClusters is the number of clusters in a decision, and decideFor how long the
+	// benchmark makes decisions.
 	decidedClusters = 100
 	decideFor       = 3 * time.Second
 
-	// scaledAlone roots are scaled one after the other, and scaledRounds times
-	// scaledAtOnce of them at once.
+	// scaledAlone roots are scaled one after the other. Then scaledAtOnce of them are scaled at
+	// the same time, scaledRounds times.
 	scaledAlone  = 100
 	scaledAtOnce = 32
 	scaledRounds = 8
-	// A root is scaled from few replicas to many and back: half of them in each cluster.
+	// A root is scaled from fewReplicas to manyReplicas and back, with half of them in each
+	// cluster.
 	fewReplicas, manyReplicas = 4, 8
 )
 
-// BenchmarkSplitDecisions counts how many decisions are made in a second, on one core, of
-// how a root is divided over 100 clusters: at rest, after it was scaled, and after one of
-// the clusters was lost.
+// BenchmarkSplitDecisions measures the number of decisions per second, on one core, on splitting
+// a root over 100 clusters: at rest, after scaling, and after the loss of a cluster.
 func BenchmarkSplitDecisions(b *testing.B) {
 	begin(b)
 	for _, strategy := range []workloadv1alpha1.Strategy{workloadv1alpha1.StrategyEven, workloadv1alpha1.StrategySpread} {
@@ -65,7 +66,7 @@ func BenchmarkSplitDecisions(b *testing.B) {
 	}
 }
 
-// decidedState is a root of 1,000 replicas at rest.
+// decidedState returns a root with 1,000 replicas at rest.
 func decidedState(b *testing.B, strategy workloadv1alpha1.Strategy) splitter.State {
 	b.Helper()
 	wished := workloadv1alpha1.PlacementPolicy{Strategy: strategy}
@@ -91,12 +92,11 @@ func decidedState(b *testing.B, strategy workloadv1alpha1.Strategy) splitter.Sta
 	return r.Final
 }
 
-// BenchmarkSplitScale measures the time from the scaling of a root in a kcp to the status
-// of the root saying that all its replicas are ready, over two clusters with an API server
-// of Kubernetes each: one root at a time, and many at once. Instead of Kubernetes'
-// controllers, the benchmark answers for the clusters: what a Deployment is to run is ready
-// at once. In turn with it, a bare client scales a Deployment in both clusters, and watches
-// the same answers.
+// BenchmarkSplitScale measures the time from the scaling of a root in a kcp until the root's
+// status reports that all replicas are ready, over two clusters with a Kubernetes API server
+// each: one root at a time, and many in parallel. The benchmark simulates the clusters'
+// controllers: replicas of a Deployment are ready at once. In turn with it, a bare client scales
+// a Deployment in both clusters, and watches the same status.
 func BenchmarkSplitScale(b *testing.B) {
 	begin(b)
 	s := startSplitScale(b)
@@ -130,7 +130,7 @@ func total(counts map[string]float64) float64 {
 	return sum
 }
 
-// splitScale is a kcp with two clusters, and as many roots as are scaled at once.
+// splitScale is a kcp with two clusters, and the roots to scale in parallel.
 type splitScale struct {
 	b     *testing.B
 	above *controlPlane
@@ -177,7 +177,7 @@ func startSplitScale(b *testing.B) *splitScale {
 	return s
 }
 
-// scaling is one way to scale: it returns when the new number is seen to be ready.
+// scaling is one way to scale. It returns when the new number is seen to be ready.
 type scaling struct {
 	name string
 	to   func(ctx context.Context, i int, replicas int64) (seen time.Time, err error)
@@ -213,8 +213,8 @@ func (s *splitScale) ways() []*scaling {
 	}
 }
 
-// scale goes up and down in turns, and says how long each took. An even number of rounds
-// leaves all as they were.
+// scale scales up and down in turn, and returns the time of each. After an even number of
+// rounds, everything is as before.
 func (w *scaling) scale(b *testing.B, rounds, atOnce int) []time.Duration {
 	b.Helper()
 	took := make([]time.Duration, rounds*atOnce)

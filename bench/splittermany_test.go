@@ -29,22 +29,23 @@ import (
 const (
 	splitManyClusters = 100
 	splitManyRoots    = 10_000
-	// splitManySpaces are namespaces that the roots are in.
+	// splitManySpaces is the number of namespaces of the roots.
 	splitManySpaces = 10
-	// splitManyReplicas of a root: so many leaves, each in another cluster.
+	// splitManyReplicas is the number of replicas of a root, and of its leaves, each in another
+	// cluster.
 	splitManyReplicas = 1
-	// splitManyScaled roots are scaled, one after the other.
+	// splitManyScaled is the number of roots that are scaled, one after the other.
 	splitManyScaled = 200
 
 	splitMetrics = "127.0.0.1:9191"
 )
 
-// BenchmarkSplitMany measures what a splitter needs with 100 clusters and 10,000 roots:
-// resident memory, heap and goroutines, in a process of its own; and for each scaling of a
-// root its CPU time, that of the kcp, and the writes. There is one real Kubernetes, whose
-// types are imported; what the 100 Clusters say of themselves the benchmark has written,
-// and no syncer runs, so that every write of a Deployment but the first is the splitter's.
-// A root has one leaf, and two when it was scaled.
+// BenchmarkSplitMany measures the resources of a splitter with 100 clusters and 10,000 roots, in
+// a separate process: resident memory, heap and goroutines. For each scaling of a root it
+// measures the CPU time of the splitter and of the kcp, and the writes. There is one real
+// Kubernetes, whose types are imported. The benchmark writes the status of the 100 Clusters, and
+// no syncer runs, so every write of a Deployment except the first is the splitter's. A root has
+// one leaf, and two after scaling.
 func BenchmarkSplitMany(b *testing.B) {
 	begin(b)
 	for range b.N {
@@ -83,8 +84,8 @@ func measureSplitMany(b *testing.B, clusters, roots int) {
 	s.measureScaling(leaves, min(splitManyScaled, roots))
 }
 
-// importDeployments has the kcp serve Deployments, as it does with a cluster that has
-// them, and then leaves it without controllers.
+// importDeployments makes the kcp serve Deployments by importing them from a cluster, and then
+// leaves it without controllers.
 func (k *controlPlane) importDeployments(dir string) {
 	k.b.Helper()
 	below := kube.Start(k.b, kube.Options{})
@@ -100,10 +101,10 @@ func (k *controlPlane) importDeployments(dir string) {
 	stop()
 }
 
-// pretend makes a Cluster say that it is ready and carries Deployments.
+// pretend sets the status of a Cluster: it is ready and syncs Deployments.
 func (k *controlPlane) pretend(name string) {
 	k.b.Helper()
-	if name != "c000" { // that one is there
+	if name != "c000" { // that one exists
 		c := object(clusterType, "Cluster", "", name)
 		c.Object["spec"] = map[string]any{"syncMode": string(workloadv1alpha1.SyncNone)}
 		k.create(clusterType, c)
@@ -122,7 +123,7 @@ func (k *controlPlane) pretend(name string) {
 	}
 }
 
-// leafCount counts the leaves that there are, and the root statuses that were written.
+// leafCount counts the existing leaves, and the writes of root statuses.
 type leafCount struct {
 	mu     sync.Mutex
 	leaves map[types.UID]bool
@@ -149,14 +150,14 @@ func countLeaves(b *testing.B, above *controlPlane) *leafCount {
 	return l
 }
 
-// splitProcess is a splitter in a process of its own.
+// splitProcess is a splitter in a separate process.
 type splitProcess struct {
 	b     *testing.B
 	pid   int
 	above *controlPlane
 }
 
-// metrics are those without labels.
+// metrics returns the metrics without labels.
 func (s *splitProcess) metrics() (map[string]float64, error) {
 	request, err := http.NewRequestWithContext(s.b.Context(), http.MethodGet, "http://"+splitMetrics+"/metrics", nil)
 	if err != nil {
@@ -220,7 +221,7 @@ func (s *splitProcess) makeRoots(n int) {
 	}
 }
 
-// measureScaling gives some roots, one after the other, a replica and so a leaf more.
+// measureScaling scales some roots, one after the other, by one replica, which adds a leaf.
 func (s *splitProcess) measureScaling(leaves *leafCount, n int) {
 	s.b.Helper()
 	wait := atRest / 4
@@ -235,7 +236,7 @@ func (s *splitProcess) measureScaling(leaves *leafCount, n int) {
 		poll(s.b, time.Millisecond, "another leaf", func() bool { return leaves.count() >= want })
 	}
 	took := time.Since(start)
-	settle(wait) // for what is written afterward
+	settle(wait) // for later writes
 	used := s.usage().minus(began)
 	after := s.above.writes(deploymentType.Resource)
 	var all float64
@@ -251,7 +252,7 @@ func (s *splitProcess) measureScaling(leaves *leafCount, n int) {
 	s.b.Logf("%d roots were scaled in %.1f s, one after the other", n, took.Seconds())
 }
 
-// usage is the CPU time that was used up to now.
+// usage is the CPU time used so far.
 type usage struct{ splitter, kcp time.Duration }
 
 func (u usage) minus(v usage) usage { return usage{u.splitter - v.splitter, u.kcp - v.kcp} }
@@ -263,7 +264,7 @@ func (s *splitProcess) usage() usage {
 
 var requestLabel = regexp.MustCompile(`(\w+)="([^"]*)"`)
 
-// writes are the writes of a type that the kcp has made, by verb and subresource, from its
+// writes returns the number of writes of a type in the kcp, by verb and subresource, from its
 // metrics.
 func (k *controlPlane) writes(resource string) map[string]float64 {
 	k.b.Helper()

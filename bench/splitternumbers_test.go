@@ -17,15 +17,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// answerers answer for a cluster at once.
+// answerers is the number of parallel status updates for a cluster.
 const answerers = 16
 
-// numbers follows the Deployments of a server, and notes when each was last seen to have
-// its replicas ready, and how many.
+// numbers watches the Deployments of a server. It records when it last saw the replicas of each
+// ready, and how many.
 type numbers struct {
 	mu   sync.Mutex
 	seen map[string]readyAt
-	// changed is closed and made anew when something of a name was seen.
+	// changed is closed and replaced when a Deployment with the name was seen.
 	changed map[string]chan struct{}
 }
 
@@ -34,7 +34,7 @@ type readyAt struct {
 	at       time.Time
 }
 
-// watchNumbers follows Deployments, and gives each that it sees to also, if there is such.
+// watchNumbers watches Deployments. It also passes each one to also, if that is set.
 func watchNumbers(b *testing.B, config *rest.Config, also func(context.Context, *unstructured.Unstructured) error) *numbers {
 	b.Helper()
 	n := &numbers{seen: map[string]readyAt{}, changed: map[string]chan struct{}{}}
@@ -92,7 +92,7 @@ func (n *numbers) note(o *unstructured.Unstructured, now time.Time) {
 	}
 }
 
-// await waits until so many replicas of a Deployment are ready, and says when they were
+// await waits until that many replicas of a Deployment are ready, and returns when they were
 // first seen to be.
 func (n *numbers) await(ctx context.Context, name string, replicas int64) (time.Time, error) {
 	timer := time.NewTimer(timeout)
@@ -118,7 +118,7 @@ func (n *numbers) await(ctx context.Context, name string, replicas int64) (time.
 	}
 }
 
-// answer says of a Deployment that what it is to run is ready.
+// answer returns a function that sets the status of a Deployment: all replicas are ready.
 func answer(client dynamic.Interface) func(context.Context, *unstructured.Unstructured) error {
 	return func(ctx context.Context, o *unstructured.Unstructured) error {
 		if seen, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); seen == o.GetGeneration() || o.GetDeletionTimestamp() != nil {
@@ -139,7 +139,7 @@ func answer(client dynamic.Interface) func(context.Context, *unstructured.Unstru
 	}
 }
 
-// scaledDeployment is one that is scaled.
+// scaledDeployment returns a Deployment to scale.
 func scaledDeployment(namespace, name string, replicas int64) *unstructured.Unstructured {
 	o := object(deploymentType, "Deployment", namespace, name)
 	spec := deploymentSpec()

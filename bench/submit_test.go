@@ -19,16 +19,15 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// script is what the containers of both sides run: it ends at once when told.
+// script is the script of the containers of both sides: it ends at once on SIGTERM.
 const script = "trap 'exit 0' TERM; sleep 3600 & wait"
 
 // submissions is how often each side starts, one after the other.
 const submissions = 50
 
-// BenchmarkSubmitToRunning measures the time from the request that creates an
-// instance, its image cached, to the event that says that it runs; and, turn by
-// turn with it, what bare runc takes to start the same command in the same files,
-// without and with rik's seccomp profile.
+// BenchmarkSubmitToRunning measures the time from the request that creates an instance, with a
+// cached image, to the event that it runs. In turn with it, it measures how long plain runc
+// takes to start the same command with the same files, without and with rik's seccomp profile.
 func BenchmarkSubmitToRunning(b *testing.B) {
 	begin(b)
 	c := rikcluster.Start(b, rikcluster.Options{})
@@ -65,7 +64,7 @@ type submitter struct {
 	watch *follower
 }
 
-// newSubmitter runs one instance, so that the image is there.
+// newSubmitter runs one instance, so that the image is cached.
 func newSubmitter(b *testing.B, c *rikcluster.Cluster) *submitter {
 	b.Helper()
 	s := &submitter{b: b, c: c, api: dial(b, c)}
@@ -79,7 +78,7 @@ func newSubmitter(b *testing.B, c *rikcluster.Cluster) *submitter {
 	return s
 }
 
-// submit starts an instance, and takes it away once it runs.
+// submit starts an instance, and deletes it once it runs.
 func (s *submitter) submit(name string) time.Duration {
 	s.b.Helper()
 	began := time.Now()
@@ -111,8 +110,8 @@ func (s *submitter) remove(name string) {
 	})
 }
 
-// seccomp is the profile that rik gives a container, out of the configuration
-// of a running one.
+// seccomp returns the profile that rik sets for a container, from the configuration of a running
+// one.
 func (s *submitter) seccomp() any {
 	s.b.Helper()
 	s.start("profile")
@@ -141,7 +140,7 @@ func (s *submitter) seccomp() any {
 	return config.Linux.Seccomp
 }
 
-// bundle is a container for bare runc.
+// bundle is a container for plain runc.
 type bundle struct {
 	b               *testing.B
 	runc, root, dir string
@@ -178,7 +177,7 @@ func newBundle(b *testing.B, c *rikcluster.Cluster, name string, seccomp any) bu
 	return u
 }
 
-// unpack makes a root file system of what the image of the instances has.
+// unpack creates a root file system with the content of the instances' image.
 func unpack(b *testing.B, root string) {
 	b.Helper()
 	spec, err := ociimage.BusyboxSpec()
@@ -207,12 +206,12 @@ func unpack(b *testing.B, root string) {
 	}
 }
 
-// run starts the container, and takes it away once it runs.
+// run starts the container, and deletes it once it runs.
 func (u bundle) run(turn int) time.Duration {
 	u.b.Helper()
 	id := fmt.Sprintf("%s-%d", u.name, turn)
 	began := time.Now()
-	// Without pipes: what runs would hold them open, and be waited for.
+	// Without pipes, because the container would hold them open and the call would wait.
 	err := exec.Command(u.runc, "--root", u.root, "run", "--detach", "--bundle", u.dir, id).Run()
 	took := time.Since(began)
 	if err != nil {

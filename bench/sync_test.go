@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// syncRate is how many objects a second are written, whether or not the ones
-	// before have arrived.
+	// syncRate is the number of objects written per second, whether or not the earlier ones have
+	// arrived.
 	syncRate = 100
-	// syncRound objects are written by one side, then by the other.
+	// syncRound is the number of objects that one side writes before the other side's turn.
 	syncRound  = 250
 	syncRounds = 4
-	// syncMany are written as fast as syncWriters can.
+	// syncMany is the number of objects that syncWriters write as fast as possible.
 	syncMany    = 1000
 	syncWriters = 32
 
@@ -33,10 +33,10 @@ const (
 	syncCluster = "east"
 )
 
-// BenchmarkSync measures the time from the write of an object in a kcp to its being in
-// the physical cluster, a real Kubernetes API server, at a steady rate; and how many
-// arrive in a second when as many come as can. In turn with it, in the same run, a bare
-// client writes the same object to the one and then to the other.
+// BenchmarkSync measures the time from the write of an object in a kcp until it is in the
+// physical cluster, a real Kubernetes API server, at a steady rate, and the maximum number of
+// objects per second. In turn with it, in the same run, a bare client writes the same object to
+// the one and then to the other.
 func BenchmarkSync(b *testing.B) {
 	begin(b)
 	below := kube.Start(b, kube.Options{})
@@ -45,8 +45,8 @@ func BenchmarkSync(b *testing.B) {
 	poll(b, 100*time.Millisecond, "the cluster to carry", func() bool {
 		return carries(above.cluster(syncCluster), "configmaps", "deployments.apps")
 	})
-	// An object that is made within 2 s of its CRD's establishment waits for as long in
-	// Kubernetes' own handler.
+	// Kubernetes' own handler delays an object by 2 s if it is created within 2 s of its CRD's
+	// establishment.
 	settle(5 * time.Second)
 	for _, kind := range []carriedKind{
 		{"configmaps", configMapType, "ConfigMap", map[string]any{"data": map[string]any{"settings": "a = 1\nb = 2\n"}}},
@@ -61,7 +61,7 @@ func BenchmarkSync(b *testing.B) {
 	b.Logf("load at the end: %s", load())
 }
 
-// carriedKind is a type and what an object of it says.
+// carriedKind is a type with the content of its objects.
 type carriedKind struct {
 	name     string
 	resource schema.GroupVersionResource
@@ -87,7 +87,7 @@ func deploymentSpec() map[string]any {
 // way brings objects to the physical cluster.
 type way struct {
 	name string
-	// write has returned when there is nothing more for the writer to do.
+	// write returns when the writer has nothing more to do.
 	write func(ctx context.Context, name, version string) error
 
 	created, changed []time.Duration
@@ -118,7 +118,7 @@ func measureSync(b *testing.B, above *controlPlane, below *kube.Cluster, kind ca
 			return kind.writeDown(ctx, down, bare, name, version)
 		}},
 	}
-	// The first makes the namespace in the cluster, and fills caches.
+	// The first objects create the namespace in the cluster, and fill caches.
 	for _, w := range ways {
 		w.steady(b, seen, kind.name+"-warm", "1", 5)
 	}
@@ -172,7 +172,8 @@ func (w *way) steady(b *testing.B, seen *observer, prefix, version string, n int
 	return took
 }
 
-// saturate writes many objects as fast as can be, and counts until the last arrived.
+// saturate writes many objects as fast as possible, and measures the time until the last one
+// arrived.
 func (w *way) saturate(b *testing.B, seen *observer, prefix string) {
 	b.Helper()
 	sights := make([]sight, syncMany)
@@ -195,7 +196,7 @@ func (w *way) saturate(b *testing.B, seen *observer, prefix string) {
 	w.perSecond = syncMany / last.Sub(began).Seconds()
 }
 
-// writeUp makes an object of the first version, and changes it to another.
+// writeUp creates an object of the first version, and changes it to another.
 func (k carriedKind) writeUp(ctx context.Context, client dynamic.Interface, namespace, name, version string, labels map[string]string) error {
 	objects := client.Resource(k.resource).Namespace(namespace)
 	if version == "1" {

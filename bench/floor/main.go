@@ -1,8 +1,8 @@
-// Command floor is what rik's control plane cannot be smaller than: Kubernetes'
-// sample of the generic control plane with an embedded etcd, in one process, and
-// nothing of rik's. The benchmarks measure it beside rik, in the same run.
+// Command floor is the lower limit for the size of rik's control plane: Kubernetes' sample of
+// the generic control plane with an embedded etcd, in one process, without rik's code. The
+// benchmarks measure it next to rik, in the same run.
 //
-// It serves on 127.0.0.1, to whoever has the token "floor", and is of no other use.
+// It serves on 127.0.0.1 for clients with the token "floor", and has no other use.
 package main
 
 import (
@@ -34,8 +34,7 @@ func main() {
 func run(dir string, port int) error {
 	key := filepath.Join(dir, "service-account.key")
 	tokens := filepath.Join(dir, "tokens.csv")
-	// Without authorization the sample takes no anonymous requests, not even for
-	// its health.
+	// Without authorization the sample accepts no anonymous requests, not even for its health.
 	if err := errors.Join(os.MkdirAll(dir, 0o700), writeKey(key), os.WriteFile(tokens, []byte("floor,floor,floor\n"), 0o600)); err != nil {
 		return err
 	}
@@ -55,9 +54,9 @@ func run(dir string, port int) error {
 	return command.Execute()
 }
 
-// startEtcd starts it on unix sockets, as rik does.
+// startEtcd starts etcd on unix sockets, as rik does.
 func startEtcd(dir string) (*embed.Etcd, error) {
-	// No connection goes there: etcd insists on advertising a host and a port.
+	// No client connects there, but etcd requires a host and a port to advertise.
 	advertised := url.URL{Scheme: "unix", Host: "floor:1"}
 	socket := func(name string) string { return filepath.Join(dir, name) }
 	c := embed.NewConfig()
@@ -80,7 +79,7 @@ func startEtcd(dir string) (*embed.Etcd, error) {
 	}
 }
 
-// writeKey makes the key that signs service account tokens, unless there is one.
+// writeKey creates the key that signs service account tokens, unless it exists.
 func writeKey(file string) error {
 	if _, err := os.Stat(file); err == nil {
 		return nil
