@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedAccess looks at a running server as a stranger on the machine.
+// TestPrivilegedAccess checks what an unknown user on the machine can do with a running server.
 func TestPrivilegedAccess(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -32,7 +32,7 @@ func TestPrivilegedAccess(t *testing.T) {
 			"/apis/rik.dev/v1alpha1/workloads": 401, "/api/v1/secrets": 401, "/metrics": 401, "/rik/why/default/x": 401,
 			"/api/v0/workloads.list": 401, "/api/v0/nothing": 401, "/readyz": 200, "/healthz": 200, "/version": 200,
 		} {
-			// A busy machine may make the server unready for a moment.
+			// On a busy machine the server may be unready for a moment.
 			c.In(t).Eventually(func() error {
 				response, err := stranger.Get("https://127.0.0.1:5000" + path)
 				if err != nil {
@@ -58,7 +58,7 @@ func TestPrivilegedAccess(t *testing.T) {
 		}
 	})
 	t.Run("only our ports are open", func(t *testing.T) {
-		// Tests of this package have a network namespace of their own.
+		// Tests of this package have their own network namespace.
 		for _, port := range listening(t) {
 			switch port {
 			case 4995, 4997, 5000:
@@ -102,7 +102,7 @@ func TestPrivilegedAccess(t *testing.T) {
 	})
 }
 
-// listening are the TCP ports that are open in this network namespace.
+// listening returns the TCP ports that are open in this network namespace.
 func listening(t *testing.T) []int {
 	t.Helper()
 	var ports []int

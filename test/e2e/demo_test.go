@@ -14,20 +14,20 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedDemo does what make demo and its like, and their ends, do after the
-// build, under other names than demos that may run on this machine.
+// TestPrivilegedDemo runs the scripts of make demo and the other demos, and their ends, after
+// the build. It uses other names than demos that may run on this machine.
 func TestPrivilegedDemo(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
 	const noVMM = "--vmm=none"
 	for _, tc := range []struct {
 		script, target string
-		name           string // of the demo; none begins with another's
+		name           string // of the demo; no name is a prefix of another
 		node           string // flags
-		running        int    // how often something is shown running
+		running        int    // how often an object is shown as running
 		said           string // by the instances, and how often
 		times          int
-		fresh          bool // it removes what an earlier one left; others go on with it
+		fresh          bool // it removes what an earlier one left; the others continue with it
 	}{
 		{"hack/demo.sh", "make demo-down", "rik-e2e-demo", noVMM, 3, " says: ", 3, false},
 		// Nine between the instances, one by name, three from outside.
@@ -75,9 +75,9 @@ func TestPrivilegedDemo(t *testing.T) {
 	}
 }
 
-// unstopped leaves what a demo leaves that ended with its machine: files, and numbers of
-// processes that are somebody else's now. What it returns fails unless the files are gone.
-// The somebody has to outlive the test.
+// unstopped creates the leftovers of a demo whose machine restarted: files, and PIDs that belong
+// to another process now. The returned function fails unless the files are gone. The other
+// process must survive the test.
 func unstopped(t *testing.T, name string) (requireGone func()) {
 	t.Helper()
 	dir := filepath.Join("/var/lib", name)
@@ -116,7 +116,7 @@ func unstopped(t *testing.T, name string) (requireGone func()) {
 	}
 }
 
-// demo runs a demo's script.
+// demo runs the script of a demo.
 func demo(t *testing.T, script, what string, env ...string) string {
 	t.Helper()
 	cmd := exec.Command(script, what)

@@ -17,7 +17,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// deploymentManifest serves its version on port 8080, and on 30090 of the node.
+// deploymentManifest is a Deployment that serves its version on port 8080, and on node port
+// 30090.
 const deploymentManifest = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
@@ -38,8 +39,8 @@ spec:
           readinessProbe: {httpGet: {port: http}, periodSeconds: 1}
 `
 
-// TestPrivilegedDeployment drives a Deployment with Kubernetes' own command line
-// and looks at what runs from outside.
+// TestPrivilegedDeployment controls a Deployment with kubectl and checks the running processes
+// from outside.
 func TestPrivilegedDeployment(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -61,7 +62,7 @@ type deployed struct {
 
 func (d *deployed) in(t *testing.T) *deployed { return &deployed{c: d.c.In(t), image: d.image} }
 
-// kubectl must succeed and print some words.
+// kubectl runs kubectl, which must succeed and print the words in want.
 func (d *deployed) kubectl(t *testing.T, input, want string, args ...string) string {
 	t.Helper()
 	out := d.c.Kubectl(input, args...)
@@ -71,7 +72,7 @@ func (d *deployed) kubectl(t *testing.T, input, want string, args ...string) str
 	return out.Stdout
 }
 
-// processes are those of the program in containers.
+// processes returns the number of processes of the program in containers.
 func (d *deployed) processes(program string) int {
 	n := 0
 	for _, list := range d.c.InstanceProcesses(program) {
@@ -90,7 +91,7 @@ func (d *deployed) eventuallyRun(t *testing.T, program string, want int) {
 	})
 }
 
-// createAndDelete is what a new user tries first.
+// createAndDelete tests the first commands of a new user.
 func (d *deployed) createAndDelete(t *testing.T) {
 	d.kubectl(t, "", "created", "create", "deployment", "sleepy", "--image="+d.image, "--replicas=2", "--", "/bin/sh", "-c", "trap exit TERM; sleep 100000 & wait")
 	d.kubectl(t, "", "successfully rolled out", "rollout", "status", "deployment/sleepy", "--timeout=200s")
@@ -106,7 +107,7 @@ func (d *deployed) createAndDelete(t *testing.T) {
 	}
 }
 
-// rollOut changes what runs, with requests from outside all the time.
+// rollOut changes the running version, with requests from outside all the time.
 func (d *deployed) rollOut(t *testing.T) {
 	manifest := strings.Replace(deploymentManifest, "IMAGE", d.image, 1)
 	d.kubectl(t, manifest, "created", "apply", "-f", "-")
@@ -141,7 +142,7 @@ func (d *deployed) rollOut(t *testing.T) {
 
 const outside = "http://127.0.0.1:30090/"
 
-// fetchOutside asks the port of the node.
+// fetchOutside sends a request to the node port.
 func fetchOutside(ctx context.Context) (string, error) {
 	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true, DialContext: (&net.Dialer{}).DialContext,
@@ -173,7 +174,7 @@ func (d *deployed) awaitAnswer(t *testing.T, want string) {
 	})
 }
 
-// requests are a steady stream of them, of which none may fail.
+// requests is a steady stream of requests. None of them may fail.
 type requests struct {
 	stop context.CancelFunc
 	done chan error
@@ -208,7 +209,8 @@ func (r *requests) end(t *testing.T) {
 	}
 }
 
-// correct: the Workload is the Deployment's, whoever changes it.
+// correct checks that the Deployment determines its Workload, even if a user changes the
+// Workload.
 func (d *deployed) correct(t *testing.T) {
 	d.kubectl(t, "", "scaled", "scale", "workload/web", "--replicas=4")
 	d.kubectl(t, "", "patched", "patch", "workload", "web", "--type=merge", "-p", `{"spec":{"revisionHistoryLimit":99}}`)
@@ -225,7 +227,7 @@ func (d *deployed) correct(t *testing.T) {
 	d.kubectl(t, "", "successfully rolled out", "rollout", "status", "deployment/web", "--timeout=200s")
 	d.eventuallyRun(t, "httpd", 1)
 
-	// One that somebody made is not taken over.
+	// A Workload that a user created is not taken over.
 	d.kubectl(t, rikcluster.Manifest("mine", d.image, "exec sleep 5", ""), "created", "apply", "-f", "-")
 	d.kubectl(t, "", "created", "create", "deployment", "mine", "--image="+d.image)
 	d.kubectl(t, "", "condition met", "wait", "--for=condition=ReplicaFailure", "deployment/mine", "--timeout=100s")
@@ -233,7 +235,7 @@ func (d *deployed) correct(t *testing.T) {
 	d.kubectl(t, "", "deleted", "delete", "workload/mine", "deployment/mine", "--timeout=100s")
 }
 
-// missing fails honestly, and nothing half works.
+// missing checks that unsupported commands fail completely.
 func (d *deployed) missing(t *testing.T) {
 	for _, tc := range []struct {
 		args []string

@@ -11,9 +11,9 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedFence has a kcp, a rik cluster and the syncer between them, and takes away
-// one after the other what the cluster needs to know that the kcp is in touch. What runs is
-// looked at on the machine.
+// TestPrivilegedFence runs a kcp, a rik cluster and the syncer between them. One after the
+// other, it takes away the parts through which the cluster knows that it can reach the kcp. It
+// checks the running processes on the machine.
 func TestPrivilegedFence(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -49,7 +49,7 @@ func TestPrivilegedFence(t *testing.T) {
 		if got := c.Kubectl("", "get", "workload", "web", "-n", namespace, "-o", "jsonpath={.spec.replicas}").Stdout; got != "2" {
 			t.Errorf("spec.replicas is %s while the workload is fenced, want 2", got)
 		}
-		// What changes upstream meanwhile is there before anything comes back.
+		// A change upstream in the meantime takes effect before any instance comes back.
 		k.in(t).kubectl("scale", "workload.rik.dev", "web", "--replicas=1")
 		goOn()
 		c.Eventually(func() error {
@@ -93,7 +93,7 @@ func TestPrivilegedFence(t *testing.T) {
 	running(c, 0)
 }
 
-// running waits until so many instances run.
+// running waits until that many instances run.
 func running(c *rikcluster.Cluster, want int) {
 	c.Eventually(func() error {
 		if found := c.InstanceProcesses("hello"); len(found) != want {
@@ -103,7 +103,7 @@ func running(c *rikcluster.Cluster, want int) {
 	})
 }
 
-// halt makes a process stand still until the returned function is called, or the test ends.
+// halt stops a process with SIGSTOP until the caller calls goOn, or the test ends.
 func halt(t *testing.T, p *rikcluster.Process) (goOn func()) {
 	t.Helper()
 	pid := p.PID()

@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// guideRuns are the sections of docs/guide.md whose shell blocks the test runs, in the order
+// guideRuns lists the sections of docs/guide.md whose shell blocks the test runs, in the order
 // of the guide.
 var guideRuns = map[string]bool{
 	"Manual: you start the instances": true, "Automatic: rik keeps a number of instances": true,
@@ -20,7 +20,7 @@ var guideRuns = map[string]bool{
 	"Tenants and users": true, "kubectl": true, "Kubernetes' Deployments": true, "The published API": true,
 }
 
-// guideLeaves are the other sections with shell blocks, with the reason why the test does not
+// guideLeaves lists the other sections with shell blocks, with the reason why the test does not
 // run them.
 var guideLeaves = map[string]string{
 	"User guide":                  "the test writes the sample image by itself",

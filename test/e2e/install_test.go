@@ -12,8 +12,8 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// TestPrivilegedInstall installs into a folder of its own, tries what is there, and
-// removes it again.
+// TestPrivilegedInstall installs into a new directory, tests the installed files, and removes
+// them again.
 func TestPrivilegedInstall(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
@@ -35,12 +35,12 @@ func TestPrivilegedInstall(t *testing.T) {
 		if info, err := os.Stat(filepath.Join(dest, started)); err != nil || info.Mode()&0o111 == 0 {
 			t.Errorf("%s starts %s: %v", filepath.Base(unit), started, err)
 		}
-		// Instances outlive a restart of their agent.
+		// Instances survive a restart of their agent.
 		if mode := value(t, unit, "KillMode="); mode != "process" {
 			t.Errorf("%s has KillMode %q, want process", filepath.Base(unit), mode)
 		}
 	}
-	// What others put there stays.
+	// Files of other origin stay.
 	foreign := filepath.Join(bin, "rik")
 	if err := os.Remove(foreign); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func install(t *testing.T, dest, what string) {
 	}
 }
 
-// value is the first word of what a unit sets.
+// value returns the first word of a setting in a unit.
 func value(t *testing.T, unit, key string) string {
 	t.Helper()
 	data, err := os.ReadFile(unit)

@@ -29,8 +29,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedJoin follows two machines from joining to being thrown out, and
-// reaches into instances over the connections that they keep.
+// TestPrivilegedJoin follows two machines from joining to removal, and accesses instances over
+// the nodes' connections.
 func TestPrivilegedJoin(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -79,7 +79,7 @@ func tokens(t *testing.T, c *rikcluster.Cluster) {
 	}
 }
 
-// identityOf reads what a machine joined with.
+// identityOf reads the certificate with which a machine joined.
 func identityOf(t *testing.T, c *rikcluster.Cluster, machine int) (*tls.Config, string) {
 	t.Helper()
 	path := filepath.Join(c.Dir, c.Machine(machine).Name, "state", "identity.pem")
@@ -98,7 +98,7 @@ func identityOf(t *testing.T, c *rikcluster.Cluster, machine int) (*tls.Config, 
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: rikcluster.ServerAddress, MinVersion: tls.VersionTLS13}, path
 }
 
-// strangerNode does with a node's certificate what only others may do.
+// strangerNode uses a node's certificate for requests that only other users may make.
 func strangerNode(t *testing.T, c *rikcluster.Cluster) {
 	config, _ := identityOf(t, c, 1)
 	api := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: time.Minute}
@@ -148,7 +148,7 @@ func dialNode(t *testing.T, config *tls.Config, port string) *grpc.ClientConn {
 	return conn
 }
 
-// connectAs tries the controller's service for nodes.
+// connectAs connects to the controller's service for nodes.
 func connectAs(t *testing.T, config *tls.Config, node string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -160,7 +160,7 @@ func connectAs(t *testing.T, config *tls.Config, node string) error {
 	return err
 }
 
-// registerAs tries the scheduler's; what it is told before the end is dropped.
+// registerAs connects to the scheduler's service. It discards the messages before the end.
 func registerAs(t *testing.T, config *tls.Config, node string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -186,7 +186,8 @@ func registerAs(t *testing.T, config *tls.Config, node string) error {
 	}
 }
 
-// forwarded fetches what is much through port-forward, and what is not there.
+// forwarded fetches a large file through port-forward, and connects to a port without a
+// listener.
 func forwarded(t *testing.T, c *rikcluster.Cluster) {
 	address, reported := forward(t, c, "workload/files", ":8080", ":9")
 	for range 3 {
@@ -212,7 +213,7 @@ func forwarded(t *testing.T, c *rikcluster.Cluster) {
 		}
 		return nil
 	})
-	// What is forwarded may be replaced meanwhile.
+	// The forwarded instance may be replaced in the meantime.
 	in := instancesOf(c, "files")[0]
 	c.Rikctl("delete", "instance", in.Name)
 	c.Eventually(func() error {
@@ -228,7 +229,7 @@ func forwarded(t *testing.T, c *rikcluster.Cluster) {
 	})
 }
 
-// forward runs port-forward beside the test and gives the local addresses.
+// forward runs port-forward in the background and returns the local addresses.
 func forward(t *testing.T, c *rikcluster.Cluster, target string, ports ...string) (addresses []string, reported func() string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Bin, "rikctl"), append([]string{"port-forward", target, "--address", "127.0.0.1"}, ports...)...)
@@ -263,7 +264,7 @@ func forward(t *testing.T, c *rikcluster.Cluster, target string, ports ...string
 	}
 }
 
-// deletedNode is not heard any more, and runs nothing, until it joins anew.
+// deletedNode checks that a deleted node is refused and runs nothing until it joins again.
 func deletedNode(t *testing.T, c *rikcluster.Cluster) {
 	config, path := identityOf(t, c, 2)
 	var doomed []string
@@ -306,7 +307,7 @@ func deletedNode(t *testing.T, c *rikcluster.Cluster) {
 	if err := registerAs(t, config, "node-2"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("the scheduler takes a revoked certificate: %v", err)
 	}
-	// A restart with a token at hand is no new joining.
+	// A restart with a token available does not join again.
 	c.Machine(2).Riklet().Stop()
 	c.Machine(2).Start()
 	c.Eventually(func() error {

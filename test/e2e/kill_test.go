@@ -20,10 +20,10 @@ import (
 // kills is how often each component is killed.
 const kills = 20
 
-// TestPrivilegedKill kills each component again and again under a stream of
-// creates and deletes, and looks from outside: no acknowledged object is lost,
-// no instance runs twice, no container restarts because of a kill, and nothing
-// is orphaned. The last is checked by the cluster's removal as well.
+// TestPrivilegedKill kills each component repeatedly during a stream of creates and deletes. It
+// checks from outside: no acknowledged object is lost, no instance runs twice, no container
+// restarts because of a kill, and nothing is orphaned. The removal of the cluster also checks
+// the last point.
 func TestPrivilegedKill(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestPrivilegedKill(t *testing.T) {
 func killRounds(t *testing.T, c *rikcluster.Cluster, component string) {
 	t.Helper()
 	image := c.Busybox()
-	// exec: the container's process bears the name that we look for.
+	// With exec, the container's process has the name that the test searches for.
 	script := "exec sleep 100000"
 	for _, name := range []string{"steady", "stream"} {
 		if out := c.RikctlInput(rikcluster.Manifest(name, image, script, ""), "apply", "-f", "-"); out.Err != nil {
@@ -72,13 +72,14 @@ func killRounds(t *testing.T, c *rikcluster.Cluster, component string) {
 	t.Logf("%d kills of %s: %d creates and %d deletes acknowledged", kills, component, len(s.created), len(s.deleted))
 }
 
-// steady are the processes of the instances that must not notice anything.
+// steady returns the processes of the instances that must not be affected.
 func steady(t *testing.T, c *rikcluster.Cluster) map[string][]rikcluster.Inside {
 	t.Helper()
 	var list rikv1alpha1.InstanceList
 	c.Get(&list, "namespaces/default/instances?labelSelector=rik.dev/workload=steady")
 	found := map[string][]rikcluster.Inside{}
-	// An instance runs as soon as its shell does, which then becomes what is looked for.
+	// An instance is running as soon as its shell is, which then becomes the program that the
+	// test searches for.
 	rikcluster.Eventually(t, time.Minute, func() error {
 		clear(found)
 		running := c.InstanceProcesses("sleep")
@@ -97,8 +98,7 @@ func steady(t *testing.T, c *rikcluster.Cluster) map[string][]rikcluster.Inside 
 	return found
 }
 
-// compare makes sure that each process is still the same one, and that no
-// instance has two.
+// compare checks that each process is still the same, and that no instance has two.
 func compare(before, now map[string][]rikcluster.Inside) error {
 	for uid, was := range before {
 		if !slices.Equal(was, now[uid]) {
@@ -113,8 +113,8 @@ func compare(before, now map[string][]rikcluster.Inside) error {
 	return nil
 }
 
-// stream creates and deletes instances as fast as the command line goes, and
-// remembers what was acknowledged.
+// stream creates and deletes instances as fast as the command line allows, and records what was
+// acknowledged.
 type stream struct {
 	t      *testing.T
 	c      *rikcluster.Cluster
@@ -123,9 +123,9 @@ type stream struct {
 	acted  chan struct{}
 
 	mu      sync.Mutex
-	created map[string]bool // names that were acknowledged
-	deleted map[string]bool // of these, the ones whose deletion was
-	maybe   map[string]bool // deletions that were not acknowledged: either is right
+	created map[string]bool // names whose creation was acknowledged
+	deleted map[string]bool // of these, those whose deletion was
+	maybe   map[string]bool // deletions without acknowledgment: both outcomes are correct
 	next    int
 }
 
@@ -155,9 +155,9 @@ func (s *stream) stop() {
 	s.done.Wait()
 }
 
-// goesRound forgets that the stream acted before: what comes next, once it has, comes in
-// the middle of a create. Else it mostly comes in that of a delete, since a create was
-// waited for, and hardly any delete is acknowledged.
+// goesRound discards the last signal of the stream, so that the next kill happens during a
+// create. Otherwise it would mostly happen during a delete, because the test waits for creates,
+// and hardly any delete would be acknowledged.
 func (s *stream) goesRound() {
 	select {
 	case <-s.acted:
@@ -165,13 +165,13 @@ func (s *stream) goesRound() {
 	}
 }
 
-// whileBusy does something in the middle of the stream.
+// whileBusy calls kill while the stream is active.
 func (s *stream) whileBusy(kill func()) {
 	<-s.acted
 	kill()
 }
 
-// flows waits until something more was acknowledged.
+// flows waits until another create was acknowledged.
 func (s *stream) flows() {
 	s.t.Helper()
 	count := func() int {
@@ -188,8 +188,8 @@ func (s *stream) flows() {
 	})
 }
 
-// awaitServer waits while nothing listens: a command line that cannot connect is work
-// for a processor, and none for the cluster.
+// awaitServer waits while no server listens. A command line that cannot connect would only use
+// CPU time.
 func (s *stream) awaitServer(ctx context.Context) {
 	for ctx.Err() == nil {
 		conn, err := net.Dial("tcp", "127.0.0.1:5000")
@@ -238,8 +238,7 @@ func (s *stream) delete() {
 	}
 }
 
-// converge waits until what the API says, what was acknowledged, and what runs
-// are the same.
+// converge waits until the API, the acknowledged objects and the running processes agree.
 func converge(t *testing.T, c *rikcluster.Cluster, s *stream) {
 	t.Helper()
 	c.Eventually(func() error {

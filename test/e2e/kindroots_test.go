@@ -14,8 +14,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// functionRoots runs Functions whose root is an archive and a file system's image
-// behind a URL.
+// functionRoots runs Functions whose root is an archive and a file system image behind a URL.
 func functionRoots(t *testing.T, c *rikcluster.Cluster, url string, tools rikcluster.Tools) {
 	deployed := map[string]string{}
 	for _, file := range []string{tools.TarGz, tools.Ext4} {
@@ -75,7 +74,7 @@ func sumOf(t *testing.T, file string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// paperApp does what the published design shows of Apps, with rik, the one program.
+// paperApp tests the published design's commands for Apps with the program rik.
 func paperApp(t *testing.T, c *rikcluster.Cluster, tools rikcluster.Tools) {
 	rik := func(args ...string) string {
 		t.Helper()
@@ -126,7 +125,7 @@ command: [%s]
 	}
 }
 
-// notRoot makes sure that an App is a process of the machine, and nobody's of note.
+// notRoot checks that an App is a process on the machine that runs as an unprivileged user.
 func notRoot(t *testing.T, c *rikcluster.Cluster, uid string) {
 	t.Helper()
 	processes := c.InstanceProcesses("hello")[uid]

@@ -54,9 +54,9 @@ func hasFiles(t *testing.T, k *kindCell) {
 	}
 }
 
-// hasProcessorLimit looks for the kernel's own word, below the instance's cgroup: for
-// what it may have, and for its weight beside others, which its request is. A microVM
-// has as many processors as the limit says, too, and a tenth of one for its VMM.
+// hasProcessorLimit checks the kernel's settings below the instance's cgroup: its limit, and its
+// weight, which comes from the request. A microVM also has as many processors as the limit, and
+// a tenth of a processor for its VMM.
 func hasProcessorLimit(t *testing.T, k *kindCell) {
 	in := k.running(serves)
 	var quotas, weights []string
@@ -86,8 +86,8 @@ func hasProcessorLimit(t *testing.T, k *kindCell) {
 	}
 }
 
-// quotasBelow are the quotas of processors at and below a cgroup, in the form of
-// version 2, whichever the machine has.
+// quotasBelow returns the CPU quotas at and below a cgroup, in the format of version 2, on
+// machines with either version.
 func quotasBelow(cgroup string) (found []string) {
 	_ = filepath.WalkDir(cgroup, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
@@ -153,7 +153,7 @@ func hasLogs(t *testing.T, k *kindCell) {
 		t.Errorf("-f gives %q twice", then[0])
 	}
 	follow.Stop()
-	// The run before the one that the liveness probe led to.
+	// The run before the one that the liveness probe started.
 	before := k.running(probed)
 	if got := k.c.Rikctl("logs", before.Name, "--previous"); !strings.Contains(got, "hello from "+before.Name) {
 		t.Errorf("--previous gives %q", got)
@@ -185,7 +185,7 @@ func hasTCP(t *testing.T, k *kindCell) {
 	k.eachAsks(want, "hello", "-get", "http://"+net.JoinHostPort(in.Status.Address, "8080"))
 }
 
-// answers waits until a URL answers as wanted.
+// answers waits until a URL returns the wanted text.
 func (k *kindCell) answers(ctx context.Context, url, want string) {
 	k.c.Eventually(func() error {
 		if got, err := fetch(ctx, url); err != nil || !strings.Contains(got, want) {
@@ -198,7 +198,8 @@ func (k *kindCell) answers(ctx context.Context, url, want string) {
 func hasUDP(_ *testing.T, k *kindCell) {
 	in := k.running(probed)
 	want := "hello from " + in.Name
-	k.must(k.exec(in, "touch", "ready")) // an instance that is not ready gets nothing through a host port
+	// a host port has no traffic for an instance that is not ready
+	k.must(k.exec(in, "touch", "ready"))
 	for _, address := range []string{net.JoinHostPort(in.Status.Address, "5353"), fmt.Sprintf("127.0.0.1:%d", k.port+1)} {
 		k.c.Eventually(func() error {
 			if got, err := ask(address); err != nil || !strings.Contains(got, want) {
@@ -218,9 +219,9 @@ func hasNames(_ *testing.T, k *kindCell) {
 	}
 }
 
-// hasRestartPolicies deploys what is started again and again, for no longer than it looks
-// at it: each time boots a guest. For the same reason one time has to do for a guest: how
-// often and how soon is decided before anybody asks what kind it is.
+// hasRestartPolicies deploys the workloads that restart only for the time of the test, because
+// each restart boots a guest. For the same reason one restart is enough for a guest; the restart
+// decision does not depend on the kind.
 func hasRestartPolicies(t *testing.T, k *kindCell) {
 	times := int32(2)
 	if k.virtual() {
@@ -244,7 +245,8 @@ func hasRestartPolicies(t *testing.T, k *kindCell) {
 		if got := k.c.Rikctl("logs", in.Name, "--previous"); got != said+"\n" {
 			t.Errorf("the run before said %q, want %q", got, said)
 		}
-		k.c.Rikctl("delete", "workload", k.workload(workload)) // which has to leave nothing, as all do in the end
+		// deletion must leave nothing, which the last row checks
+		k.c.Rikctl("delete", "workload", k.workload(workload))
 	}
 	for workload, phase := range map[string]rikv1alpha1.InstancePhase{done: rikv1alpha1.InstanceCompleted, once: rikv1alpha1.InstanceFailed} {
 		if in := k.the(workload, string(phase), ended(phase)); in.Status.Containers[0].RestartCount != 0 {
@@ -291,8 +293,8 @@ func canBeSuspended(t *testing.T, k *kindCell) {
 	}
 }
 
-// canBeOnDisk has the same process, with an address again, after its memory was on the
-// node's disk. What has no VMM is refused, and goes on.
+// canBeOnDisk checks that an instance has the same process, and an address again, after its
+// memory was on the node's disk. An instance without a VMM refuses this and continues.
 func canBeOnDisk(t *testing.T, k *kindCell) {
 	in := k.running(serves)
 	before, err := k.processOf(in)
@@ -323,7 +325,7 @@ func canBeOnDisk(t *testing.T, k *kindCell) {
 	}
 }
 
-// isCounted finds the counters of microVMs, and of nothing else.
+// isCounted checks that microVMs have counters, and other instances have none.
 func isCounted(t *testing.T, k *kindCell) {
 	in := k.running(serves)
 	k.c.Eventually(func() error {
@@ -339,15 +341,15 @@ func isCounted(t *testing.T, k *kindCell) {
 	})
 }
 
-// life is what an instance was before the server was killed.
+// life is the state of an instance before the server was killed.
 type life struct {
 	in      rikv1alpha1.Instance
 	process string
 	logged  []string
 }
 
-// killServer kills the server, its node with it, under the instances of every kind, and
-// starts it again.
+// killServer kills the server and its node while instances of every kind run, and starts it
+// again.
 func (k *kindCell) killServer(t *testing.T) {
 	t.Helper()
 	lives := map[string]life{}
@@ -366,7 +368,8 @@ func (k *kindCell) killServer(t *testing.T) {
 	k.table.lives = lives
 }
 
-// outlivesTheServer looks at the processes after the server was killed, once for all.
+// outlivesTheServer checks the processes after the server was killed. The kill happens once for
+// all columns.
 func outlivesTheServer(t *testing.T, k *kindCell) {
 	if k.table.lives == nil {
 		k.killServer(t)
@@ -396,8 +399,8 @@ func outlivesTheServer(t *testing.T, k *kindCell) {
 	k.answers(t.Context(), fmt.Sprintf("http://127.0.0.1:%d", k.port), "hello from "+in.Name)
 }
 
-// leavesNothing deletes what the column has, and with the last column looks at what
-// is the whole machine's.
+// leavesNothing deletes the workloads of the column. With the last column it also checks the
+// state of the whole machine.
 func leavesNothing(t *testing.T, k *kindCell) {
 	for _, what := range allOfAKind {
 		k.the(what, "there", func(*rikv1alpha1.Instance) bool { return true })
@@ -426,13 +429,13 @@ func leavesNothing(t *testing.T, k *kindCell) {
 	})
 }
 
-// anInstanceOf tells whether an instance of another column is still there.
+// anInstanceOf reports whether the instance of another column still exists.
 func anInstanceOf(k *kindCell, uid string) (bool, error) {
 	out := k.c.TryRikctl("get", "instances", "-o", "jsonpath={.items[*].metadata.uid}")
 	return strings.Contains(out.Stdout, uid), out.Err
 }
 
-// traces is an error that names what is left of an instance.
+// traces returns an error that lists what is left of an instance.
 func traces(c *rikcluster.Cluster, uid string) error {
 	var errs []error
 	for pid, line := range rikcluster.Processes(uid) {
@@ -457,8 +460,8 @@ func traces(c *rikcluster.Cluster, uid string) error {
 	return errors.Join(errs...)
 }
 
-// observe looks at the links, addresses and firewall rules of the machine, and at the
-// processes that run microVMs for this test.
+// observe reads the links, addresses and firewall rules of the machine, and the processes of
+// this test's microVMs.
 func observe(t *testing.T) machineState {
 	t.Helper()
 	state := machineState{}
@@ -476,5 +479,5 @@ func observe(t *testing.T) machineState {
 	return state
 }
 
-// counters are what of these listings changes by itself.
+// counters matches the parts of these listings that change by themselves.
 var counters = regexp.MustCompile(`\[\d+:\d+\]|^\d+: |valid_lft.*|(used|probes) \S+|(REACHABLE|STALE|DELAY|PROBE|PERMANENT|FAILED)$`)

@@ -15,11 +15,11 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// kindRows is what every kind of workload does: a row each, in this order.
+// kindRows are the features of every kind of workload: one row each, in this order.
 var kindRows = []struct {
 	name  string
 	check func(*testing.T, *kindCell)
-	// skip names the columns that cannot have it, and why.
+	// skip names the columns without this feature, and the reason.
 	skip map[string]string
 }{
 	{"runs, and ends with its code", endsWithCode, nil},
@@ -37,7 +37,7 @@ var kindRows = []struct {
 	{"UDP: from the node, each kind, a host port", hasUDP, nil},
 	{"names: others are found by theirs", hasNames, nil},
 	{"port-forward", hasPortForward, nil},
-	{"top: what VMMs count", isCounted, nil}, // from their start; what is restored begins anew
+	{"top: what VMMs count", isCounted, nil}, // since their start; a restored one starts from zero
 	{"suspend and resume", canBeSuspended, nil},
 	{"suspend to disk, where there is a VMM", canBeOnDisk, nil},
 	{"the server is killed: the process lives on", outlivesTheServer, nil},
@@ -47,13 +47,13 @@ var kindRows = []struct {
 // kindColumn is a way to run the same program.
 type kindColumn struct {
 	name string
-	bin  string // where the programs are
+	bin  string // directory of the programs
 	port int32  // of the node, the first of two
-	// of makes the template that runs a container's program this way.
+	// of returns the template that runs a container's program in this way.
 	of func(rikv1alpha1.Container) rikv1alpha1.InstanceTemplate
 }
 
-// virtual tells whether there is a kernel of its own.
+// virtual reports whether it has its own kernel.
 func (k *kindColumn) virtual() bool {
 	t := k.of(rikv1alpha1.Container{})
 	return t.Virtual()
@@ -93,9 +93,9 @@ func kindColumns(tools rikcluster.Tools, archives string) []kindColumn {
 // kindTable is a cluster with the same workloads of every kind.
 type kindTable struct {
 	columns  []kindColumn
-	ids      []string // UIDs of all instances there ever were, as far as rows saw them
+	ids      []string // UIDs of all instances that rows have seen
 	pristine machineState
-	lives    map[string]life // by column, of before the server was killed; nil: it was not yet
+	lives    map[string]life // by column, from before the server was killed; nil: not killed yet
 }
 
 // kindCell is one column in one row.
@@ -105,9 +105,8 @@ type kindCell struct {
 	c     *rikcluster.Cluster
 }
 
-// TestPrivilegedKinds runs the same program as container, in microVMs and as a bare
-// process, and expects the same of each. Software emulation runs the microVMs where
-// the machine has nothing better.
+// TestPrivilegedKinds runs the same program as a container, in microVMs and as a plain process,
+// and expects the same of each. On a machine without KVM, microVMs run in software emulation.
 func TestPrivilegedKinds(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -147,8 +146,8 @@ stringData: {word: hunter2}
 	t.Run("an App as in the paper", func(t *testing.T) { paperApp(t, c.In(t), tools) })
 }
 
-// The workloads of a column: what serves, what is probed (and asks the others), and
-// what ends in one way or another.
+// The workloads of a column: one that serves, one that is probed (and sends requests to the
+// others), and some that end in different ways.
 const (
 	serves  = "serves"
 	probed  = "probed"
@@ -159,18 +158,18 @@ const (
 	hungry  = "hungry"
 )
 
-// allOfAKind are those that are there until the end.
+// allOfAKind lists the workloads that exist until the end.
 var allOfAKind = []string{serves, probed, done, once, hungry}
 
-// probeSeconds lie between two probes: more of them are half of what an emulated guest
-// does.
+// probeSeconds is the interval of probes. With more probes, an emulated guest would spend half
+// its time on them.
 const probeSeconds = 5
 
-// workload is the name of one in this column.
+// workload returns the name of a workload of this column.
 func (k *kindColumn) workload(what string) string { return what + "-" + strings.ToLower(k.name) }
 
-// introduction makes a script find its programs, and leaves word of itself: the ID of
-// its process stays when it becomes another program.
+// introduction sets the PATH of a script, and saves its PID in a file. The PID stays the same
+// when the process executes another program.
 const introduction = `PATH=$PWD/bin:$PWD; export PATH; echo $$ > self; `
 
 func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
@@ -181,7 +180,8 @@ func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
 		{Name: "WORD", ValueFrom: &rikv1alpha1.EnvVarSource{SecretKeyRef: &rikv1alpha1.KeyRef{Name: "password", Key: "word"}}},
 		{Name: "NAME", ValueFrom: &rikv1alpha1.EnvVarSource{FieldRef: "metadata.name"}},
 	}
-	// What ends at once comes first: the fewer machines there are, the sooner one boots.
+	// Workloads that end at once come first, because a machine boots faster while fewer others
+	// run.
 	k.deploy(t, c, done, "exit 0", rikv1alpha1.RestartOnFailure, nil)
 	k.deploy(t, c, once, "echo why; exit 3", rikv1alpha1.RestartNever, nil)
 	k.deploy(t, c, hungry, "tail /dev/zero", rikv1alpha1.RestartNever, nil)
@@ -231,8 +231,8 @@ func (k *kindColumn) deploy(t *testing.T, c *rikcluster.Cluster, what, script st
 	if !k.virtual() {
 		return
 	}
-	// One boot after the other: where many are emulated at once on few cores, a guest's
-	// kernel misses so many ticks that it gives up its timer, and may wait for ever.
+	// Boot one after the other. If many guests are emulated at the same time on few cores, a
+	// guest's kernel misses so many ticks that it disables its timer, and may hang forever.
 	eventuallyInstance(c, k.workload(what), "past its boot", func(in *rikv1alpha1.Instance) bool {
 		if len(in.Status.Containers) != 1 {
 			return false
@@ -242,7 +242,7 @@ func (k *kindColumn) deploy(t *testing.T, c *rikcluster.Cluster, what, script st
 	})
 }
 
-// addFiles mounts volumes into what is probed, where the kind has any.
+// addFiles mounts volumes into the probed workload, if the kind supports volumes.
 func (k *kindColumn) addFiles(t *rikv1alpha1.InstanceTemplate, what string) {
 	if what != probed || len(t.Containers) == 0 {
 		return
@@ -257,7 +257,7 @@ func (k *kindColumn) addFiles(t *rikv1alpha1.InstanceTemplate, what string) {
 	}
 }
 
-// the is the only instance of one of the column's workloads, once it fits.
+// the waits until the only instance of one of the column's workloads fits, and returns it.
 func (k *kindCell) the(workload, what string, fits func(*rikv1alpha1.Instance) bool) rikv1alpha1.Instance {
 	in := eventuallyInstance(k.c, k.workload(workload), what, fits)
 	if uid := string(in.UID); !slices.Contains(k.table.ids, uid) {
@@ -266,7 +266,8 @@ func (k *kindCell) the(workload, what string, fits func(*rikv1alpha1.Instance) b
 	return in
 }
 
-// running is the instance of one of the column's workloads that serves or is probed.
+// running returns the running instance of one of the column's workloads that serve or are
+// probed.
 func (k *kindCell) running(workload string) rikv1alpha1.Instance {
 	return k.the(workload, "running with an address", func(in *rikv1alpha1.Instance) bool {
 		return in.Status.Phase == rikv1alpha1.InstanceRunning && in.Status.Address != "" && (workload != serves || in.Status.Ready)
@@ -278,7 +279,7 @@ func (k *kindCell) exec(in rikv1alpha1.Instance, program string, args ...string)
 	return k.c.TryRikctl(append([]string{"exec", in.Name, "--", k.bin + program}, args...)...)
 }
 
-// eachAsks has an instance of every kind run a program, until it says something.
+// eachAsks runs a program in an instance of every kind until its output has the wanted text.
 func (k *kindCell) eachAsks(want, program string, args ...string) {
 	for i := range k.table.columns {
 		client := kindCell{&k.table.columns[i], k.table, k.c}
@@ -292,22 +293,22 @@ func (k *kindCell) eachAsks(want, program string, args ...string) {
 	}
 }
 
-// lines are what an instance has logged.
+// lines returns the log of an instance.
 func (k *kindCell) lines(in rikv1alpha1.Instance) []string {
 	return strings.Split(strings.TrimSuffix(k.c.Rikctl("logs", in.Name), "\n"), "\n")
 }
 
-// processOf names the process that an instance began with, for good: its ID and the
-// tick of its start.
+// processOf identifies the first process of an instance uniquely: its PID and the tick of its
+// start.
 func (k *kindCell) processOf(in rikv1alpha1.Instance) (name string, err error) {
 	out := k.exec(in, "sh", "-c", introduction[:strings.Index(introduction, "echo")]+`p=$(cat self); echo $p since $(cut -d ' ' -f 22 /proc/$p/stat)`)
 	return strings.TrimSpace(out.Stdout), out.Err
 }
 
-// machineState is what instances add to a machine beside files and processes.
+// machineState is what instances add to a machine in addition to files and processes.
 type machineState map[string]bool
 
-// missing is what is here and not there.
+// missing returns the entries of m that there lacks.
 func (m machineState) missing(there machineState) []string {
 	var found []string
 	for _, line := range slices.Sorted(maps.Keys(m)) {

@@ -8,8 +8,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedKubectl uses Kubernetes' own command line, built from its module,
-// with the kubeconfig that the server wrote.
+// TestPrivilegedKubectl uses the real kubectl, built from its module, with the kubeconfig that
+// the server wrote.
 func TestPrivilegedKubectl(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -20,7 +20,7 @@ func TestPrivilegedKubectl(t *testing.T) {
 	for _, step := range []struct {
 		name, input string
 		args        []string
-		want        string // in the output, both streams
+		want        string // in the output of both streams
 		code        int
 	}{
 		{"apply", manifest, []string{"apply", "-f", "-"}, "workload.rik.dev/web created", 0},

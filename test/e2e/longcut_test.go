@@ -11,11 +11,9 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedLongCut pulls a machine's cable for 10 s, for twice the time after
-// which it counts as lost, and for 5 minutes, with the limits that a server has
-// unless told otherwise. It takes nine minutes, so it runs only when
-// RIK_E2E_LONG=1 asks for it; TestPrivilegedLostNode does the same with limits of
-// seconds.
+// TestPrivilegedLongCut disconnects a machine for 10 s, for twice the time after which it is
+// lost, and for 5 minutes, with the default limits of a server. It takes nine minutes, so it
+// runs only with RIK_E2E_LONG=1. TestPrivilegedLostNode does the same with limits of seconds.
 func TestPrivilegedLongCut(t *testing.T) {
 	privileged.Require(t)
 	if !privileged.Long() {
@@ -40,8 +38,8 @@ func TestPrivilegedLongCut(t *testing.T) {
 	c.Rikctl("delete", "workload", "keep", "stop")
 }
 
-// longCut looks every second whether an instance with onDisconnect: Stop runs beside
-// its replacement: then one workload has more processes than replicas.
+// longCut checks every second that an instance with onDisconnect: Stop does not run at the same
+// time as its replacement: its workload would then have more processes than replicas.
 func longCut(t *testing.T, c *rikcluster.Cluster, cut time.Duration, replaced bool) {
 	kept := on(t, c, "keep", "node-2")
 	c.Machine(2).Unplug()
@@ -78,7 +76,7 @@ func longCut(t *testing.T, c *rikcluster.Cluster, cut time.Duration, replaced bo
 	}
 }
 
-// noDoubles compares the processes of the workload that stops itself with its
+// noDoubles compares the number of processes of the workload with onDisconnect: Stop with its
 // replicas.
 func noDoubles(t *testing.T, c *rikcluster.Cluster) {
 	t.Helper()

@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedLostNode pulls the cable of one of three machines, and puts it
-// back. What runs is looked at on the machines themselves.
+// TestPrivilegedLostNode disconnects one of three machines, and connects it again. It checks the
+// running processes on the machines.
 func TestPrivilegedLostNode(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -38,7 +38,7 @@ func TestPrivilegedLostNode(t *testing.T) {
 
 const spreadAnyway = `  topologySpread: [{maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway}]`
 
-// on finds the instance of a workload on a node.
+// on returns the instance of a workload on a node.
 func on(t *testing.T, c *rikcluster.Cluster, workload, node string) rikv1alpha1.Instance {
 	t.Helper()
 	for _, in := range instancesOf(c, workload) {
@@ -50,12 +50,12 @@ func on(t *testing.T, c *rikcluster.Cluster, workload, node string) rikv1alpha1.
 	return rikv1alpha1.Instance{}
 }
 
-// runs says whether an instance has a process.
+// runs reports whether an instance has a process.
 func runs(c *rikcluster.Cluster, in rikv1alpha1.Instance) bool {
 	return len(c.InstanceProcesses("hello")[string(in.UID)]) > 0
 }
 
-// shortSilence is over before anything is done about it.
+// shortSilence checks a disconnection that ends before the node is lost.
 func shortSilence(t *testing.T, c *rikcluster.Cluster) {
 	before := c.InstanceProcesses("hello")
 	c.Machine(2).Unplug()
@@ -70,7 +70,8 @@ func shortSilence(t *testing.T, c *rikcluster.Cluster) {
 	waitReady(c, "keep")
 	after := c.InstanceProcesses("hello")
 	for uid := range before {
-		// One that stops itself may have been faster than the cable.
+		// An instance with onDisconnect: Stop may have stopped before the cable was connected
+		// again.
 		if uid == string(on(t, c, "keep", "node-2").UID) && !slices.Equal(before[uid], after[uid]) {
 			t.Errorf("instance %s was %v and is %v", uid, before[uid], after[uid])
 		}
@@ -78,8 +79,8 @@ func shortSilence(t *testing.T, c *rikcluster.Cluster) {
 	threeReady(c, "stop")
 }
 
-// threeReady waits for three ready instances of a workload. Beside them there may
-// be one that stopped itself, which is kept to be looked at.
+// threeReady waits for three ready instances of a workload. There may also be one that stopped
+// itself; it is kept for inspection.
 func threeReady(c *rikcluster.Cluster, workload string) {
 	c.Eventually(func() error {
 		ready := 0
@@ -154,8 +155,8 @@ func lostAndFound(t *testing.T, c *rikcluster.Cluster) {
 	})
 }
 
-// mostLost cuts two of three machines off, which looks like a fault of the server's
-// own link: nothing is replaced, and it is said why.
+// mostLost disconnects two of three machines, which looks like a fault of the server's own link.
+// No instance is replaced, and the reason is reported.
 func mostLost(t *testing.T, c *rikcluster.Cluster) {
 	before := map[string]bool{}
 	for _, in := range instancesOf(c, "keep") {
@@ -173,7 +174,7 @@ func mostLost(t *testing.T, c *rikcluster.Cluster) {
 			return nil
 		})
 	}
-	// Longer than a lost node is waited for.
+	// Longer than the timeout of a lost node.
 	pause(t.Context(), 8*time.Second)
 	after := instancesOf(c, "keep")
 	for _, in := range after {

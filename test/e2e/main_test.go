@@ -1,7 +1,7 @@
-// Package e2e drives the built programs, and nothing else, as a user would.
+// Package e2e tests only the built programs, as a user would use them.
 //
-// What it checks is checked from outside: exit codes and outputs, /proc, mounts,
-// cgroups, runc. make e2e builds the programs and runs it, as root.
+// It checks from outside: exit codes and outputs, /proc, mounts, cgroups, runc. make e2e builds
+// the programs and runs it, as root.
 package e2e
 
 import (

@@ -40,29 +40,29 @@ import (
 )
 
 const (
-	// drillKills is how many times a program is killed in make test, and drillLongKills
-	// with RIK_E2E_LONG=1. With each kill a whole program starts again, which is the price.
+	// drillKills is how many times a program is killed in make test, and drillLongKills with
+	// RIK_E2E_LONG=1. Each kill requires a complete restart of a program.
 	drillKills     = 16
 	drillLongKills = 50
-	// drillOutage is how long a cluster is cut off.
+	// drillOutage is how long a cluster is unreachable.
 	drillOutage = time.Minute
-	// drillNames are how many names of each type objects come and go under.
+	// drillNames is the number of names of each type for objects that are created and deleted.
 	drillNames = 30
-	// drillPace is one change to objects in so long.
+	// drillPace is the interval of changes to objects.
 	drillPace = 50 * time.Millisecond
-	// drillSeed, in the environment, repeats the choices of a run.
+	// drillSeed is an environment variable that repeats the choices of a run.
 	drillSeed = "RIK_DRILL_SEED"
 )
 
-// drilled are the types of the objects.
+// drilled lists the types of the objects.
 var drilled = []schema.GroupVersionResource{
 	{Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "secrets"},
 }
 
-// TestPrivilegedMulticlusterDrills: a kcp whose controllers run beside it, and three
-// clusters on one Kubernetes: the cluster controller carries to the first and syncers to
-// the others, to the third by a way of its own. While objects come, change, move and go,
-// the programs are killed, and the way to the third cluster is cut.
+// TestPrivilegedMulticlusterDrills runs a kcp with its controllers in separate processes, and
+// three clusters on one Kubernetes. The cluster controller syncs to the first one, and syncers
+// to the others. The third has its own connection. While objects are created, changed, moved and
+// deleted, the programs are killed, and the connection to the third cluster is cut.
 func TestPrivilegedMulticlusterDrills(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
@@ -71,20 +71,20 @@ func TestPrivilegedMulticlusterDrills(t *testing.T) {
 	t.Run("cut off for a minute", func(t *testing.T) { cutOffForAMinute(t, d) })
 }
 
-// drill is what both drills have.
+// drill is the common part of both drills.
 type drill struct {
 	*kcp
 	upstream *rest.Config
 	objects  dynamic.Interface
 	near     *kube.Cluster // of east and west
 	far      *kube.Cluster // of south, or the way to it
-	east     *victim       // the cluster controller, which carries to east
+	east     *victim       // the cluster controller, which syncs to east
 	west     *victim       // the syncer of west
 }
 
 func startDrill(t *testing.T) *drill {
 	t.Helper()
-	// What is cut off is the way to south, so that it needs no Kubernetes of its own.
+	// Only the way to south is cut, so south needs no separate Kubernetes.
 	near := kube.Start(t, kube.Options{})
 	d := newDrill(t, "6445", near, near.Way(t))
 	d.east = newVictim(t, "cluster-controller", "--kubeconfig", d.kubeconfig(), "--push-mode", "--discovery-poll-interval", "10s")
@@ -101,7 +101,7 @@ func startDrill(t *testing.T) *drill {
 	return d
 }
 
-// newDrill starts a kcp alone, for clusters on one Kubernetes and on another.
+// newDrill starts a kcp without controllers, for clusters on the Kubernetes near and far.
 func newDrill(t *testing.T, port string, near, far *kube.Cluster) *drill {
 	t.Helper()
 	d := &drill{near: near, far: far}
@@ -115,7 +115,7 @@ func newDrill(t *testing.T, port string, near, far *kube.Cluster) *drill {
 	return d
 }
 
-// startKubernetes starts two at once: either takes seconds.
+// startKubernetes starts two in parallel, because each takes seconds.
 func startKubernetes(t *testing.T, options kube.Options) (near, far *kube.Cluster) {
 	t.Helper()
 	var group errgroup.Group
@@ -148,7 +148,8 @@ func (d *drill) newSyncer(t *testing.T, cluster string, physical *kube.Cluster) 
 	if err := os.WriteFile(file, physical.Kubeconfig(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// What a run may delete accrues after its start; it is to delete before it is killed.
+	// The number of allowed deletions grows with time after the start, and the syncer must
+	// delete before it is killed.
 	return newVictim(t, "syncer", "--cluster", cluster, "--from-kubeconfig", d.kubeconfig(), "--to-kubeconfig", file, "--max-deletes", "1000000")
 }
 
@@ -162,7 +163,7 @@ func (d *drill) cluster(ctx context.Context, name string) (*workloadv1alpha1.Clu
 	return c, runtime.DefaultUnstructuredConverter.FromUnstructured(found.Object, c)
 }
 
-// awaitCarried waits until types are carried to a cluster.
+// awaitCarried waits until types are synced to a cluster.
 func (d *drill) awaitCarried(t *testing.T, cluster string, resources ...string) {
 	t.Helper()
 	rikcluster.Eventually(t, rikcluster.Timeout, func() error {
@@ -179,7 +180,7 @@ func (d *drill) awaitCarried(t *testing.T, cluster string, resources ...string) 
 	})
 }
 
-// victim is a program that is killed and started again.
+// victim is a program that the test kills and restarts.
 type victim struct {
 	tb      testing.TB
 	program string
@@ -217,7 +218,7 @@ func (v *victim) start() {
 	}
 }
 
-// kill is SIGKILL. A program that has ended by itself fails the test.
+// kill sends SIGKILL. If the program has ended by itself, the test fails.
 func (v *victim) kill() {
 	if v.cmd == nil {
 		return
@@ -238,7 +239,7 @@ func (v *victim) log() string {
 	return string(raw)
 }
 
-// said is how often all runs together said something.
+// said returns how often all runs together logged a message.
 func (v *victim) said(message string) int {
 	n := 0
 	for _, log := range v.logs {
@@ -249,7 +250,7 @@ func (v *victim) said(message string) int {
 	return n
 }
 
-// carries says whether this run has come to where it carries objects.
+// carries reports whether this run has started to sync objects.
 func (v *victim) carries() bool {
 	log := v.log()
 	for _, r := range drilled {
@@ -260,8 +261,8 @@ func (v *victim) carries() bool {
 	return true
 }
 
-// killedAgainAndAgain kills one of the two programs at a time, some time after it has
-// begun to carry.
+// killedAgainAndAgain kills one of the two programs at a time, some time after it has started to
+// sync.
 func killedAgainAndAgain(t *testing.T, d *drill) {
 	t.Parallel()
 	c := d.newChurn(t, "killing", "east", "west")
@@ -295,7 +296,7 @@ func killedAgainAndAgain(t *testing.T, d *drill) {
 	watching.accountedFor(t, c)
 }
 
-// cutOffForAMinute changes objects while their cluster cannot be reached.
+// cutOffForAMinute changes objects while their cluster is unreachable.
 func cutOffForAMinute(t *testing.T, d *drill) {
 	t.Parallel()
 	c := d.newChurn(t, "cutting", "south")
@@ -344,33 +345,33 @@ func (d *drill) awaitReason(t *testing.T, cluster, reason string) {
 	})
 }
 
-// thing is an object by its type and name.
+// thing identifies an object by its type and name.
 type thing struct{ resource, name string }
 
-// place is an object upstream as it is in a cluster.
+// place is an upstream object in a cluster.
 type place struct {
 	cluster string
 	uid     types.UID
 }
 
-// state is what an object is to be like in a cluster.
+// state is the wanted state of an object in a cluster.
 type state struct {
 	place
 	version string
 }
 
-// churn makes, changes, moves and deletes objects, and knows what follows from that.
+// churn creates, changes, moves and deletes objects, and records the expected result.
 type churn struct {
 	t         *testing.T
 	d         *drill
 	namespace string
 	targets   []string
-	below     map[string]string // the namespace that stands for it, by cluster
+	below     map[string]string // its namespace in each cluster
 	rand      *rand.Rand
 
-	// wanted is what upstream wants of each object that it sends somewhere.
+	// wanted is the upstream state of each object that has a target.
 	wanted map[thing]state
-	// came and left are how many times an object was sent to a cluster and taken away.
+	// came and left are how many times an object was sent to a cluster and removed from it.
 	came, left map[place]int
 	steps      int
 	counts     map[string]int
@@ -390,7 +391,7 @@ func (d *drill) newChurn(t *testing.T, namespace string, targets ...string) *chu
 	return c
 }
 
-// drillRand is where a drill's choices come from, which can be repeated.
+// drillRand returns the source of a drill's choices, which can be repeated.
 func drillRand(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -408,7 +409,8 @@ func (c *churn) upstream(resource string) dynamic.ResourceInterface {
 	return c.d.objects.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource}).Namespace(c.namespace)
 }
 
-// makeStaying makes objects of each type for each cluster that nobody deletes or moves.
+// makeStaying creates objects of each type for each cluster. The test does not delete or move
+// them.
 func (c *churn) makeStaying(each int) []thing {
 	var stays []thing
 	for _, r := range drilled {
@@ -423,7 +425,7 @@ func (c *churn) makeStaying(each int) []thing {
 	return stays
 }
 
-// step does something to an object. One that waits for its end is left to it.
+// step changes one object at random. It does not change an object that is being deleted.
 func (c *churn) step() {
 	c.t.Helper()
 	c.steps++
@@ -448,8 +450,8 @@ func (c *churn) insist(what string, x thing, request func() error) {
 	insist(c.t, fmt.Sprintf("%s %v", what, x), request)
 }
 
-// insist makes a request until it succeeds: a server that shares two cores with others
-// may let one time out, which says nothing about what is drilled.
+// insist repeats a request until it succeeds. On two shared cores a server may let one time out,
+// which is not an error of the tested programs.
 func insist(t *testing.T, what string, request func() error) {
 	t.Helper()
 	rikcluster.Eventually(t, rikcluster.Timeout, func() error {
@@ -460,7 +462,7 @@ func insist(t *testing.T, what string, request func() error) {
 	})
 }
 
-// read is an object upstream, nil if there is none.
+// read returns an upstream object, or nil if it does not exist.
 func (c *churn) read(x thing) (found *unstructured.Unstructured) {
 	c.t.Helper()
 	c.insist("reading", x, func() (err error) {
@@ -483,7 +485,7 @@ func (c *churn) create(x thing, target string) {
 	var made *unstructured.Unstructured
 	c.insist("making", x, func() (err error) {
 		made, err = c.upstream(x.resource).Create(c.t.Context(), o, metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // an attempt of ours that seemed to fail
+		if apierrors.IsAlreadyExists(err) { // an earlier attempt whose answer was an error
 			made, err = c.upstream(x.resource).Get(c.t.Context(), x.name, metav1.GetOptions{})
 		}
 		return err
@@ -493,7 +495,7 @@ func (c *churn) create(x thing, target string) {
 	c.counts["made"]++
 }
 
-// send changes an object, and sends it to a cluster or to none.
+// send changes an object, and sets its target to a cluster or to none.
 func (c *churn) send(x thing, uid types.UID, target string) {
 	c.t.Helper()
 	before, was := c.wanted[x]
@@ -550,8 +552,8 @@ func encoded(resource, value string) string {
 	return value
 }
 
-// rest waits until the clusters have what upstream wants and nothing else, and nobody
-// holds upstream what is not sent to him.
+// rest waits until the clusters have exactly the objects that upstream wants there, and no
+// upstream object has the finalizer of a cluster that is not its target.
 func (c *churn) rest() {
 	c.t.Helper()
 	for _, cluster := range c.targets {
@@ -623,7 +625,7 @@ func (c *churn) compareHeld() error {
 	return errors.Join(problems...)
 }
 
-// identities are the UIDs that objects have in their clusters.
+// identities returns the UIDs of objects in their clusters.
 func (c *churn) identities(things []thing) map[thing]types.UID {
 	c.t.Helper()
 	found := map[thing]types.UID{}
@@ -639,7 +641,7 @@ func (c *churn) identities(things []thing) map[thing]types.UID {
 	return found
 }
 
-// keeps checks that objects which nobody touched are the same ones in their clusters.
+// keeps checks that untouched objects are still the same in their clusters.
 func (c *churn) keeps(before map[thing]types.UID) {
 	c.t.Helper()
 	if diff := cmp.Diff(before, c.identities(slices.Collect(maps.Keys(before))), cmp.AllowUnexported(thing{})); diff != "" {
@@ -647,8 +649,9 @@ func (c *churn) keeps(before map[thing]types.UID) {
 	}
 }
 
-// stillHeld checks that everything which was in a cluster before it was cut off, and was
-// deleted or taken away since, is upstream and held: nobody knows that it is gone.
+// stillHeld checks every object that was in a cluster before the cut and was deleted or
+// retargeted since. It must still exist upstream with its finalizer, because its removal below
+// is not confirmed.
 func (c *churn) stillHeld(before map[thing]state) {
 	c.t.Helper()
 	n := 0
@@ -667,7 +670,7 @@ func (c *churn) stillHeld(before map[thing]state) {
 	}
 }
 
-// watching counts what comes and goes in a Kubernetes.
+// watching counts the creations and deletions in a Kubernetes.
 type watching struct {
 	cancel context.CancelFunc
 	group  errgroup.Group
@@ -676,14 +679,14 @@ type watching struct {
 	came, gone map[place]int
 }
 
-// watchBelow begins at what is there.
+// watchBelow starts at the present objects.
 func watchBelow(t *testing.T, c *churn, physical *kube.Cluster) *watching {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watching{cancel: cancel, came: map[place]int{}, gone: map[place]int{}}
 	t.Cleanup(func() {
 		cancel()
-		_ = w.group.Wait() // asked for before, where it counts
+		_ = w.group.Wait() // its error is checked earlier, where it matters
 	})
 	client := dynamic.NewForConfigOrDie(physical.Rest())
 	for _, r := range drilled {
@@ -735,8 +738,8 @@ func (w *watching) note(change watch.EventType, o *unstructured.Unstructured, cl
 	}
 }
 
-// accountedFor checks that no object came to a cluster more often than it was sent there,
-// and none went more often than it was taken away or deleted.
+// accountedFor checks that no object was created in a cluster more often than it was sent there,
+// and none was deleted more often than it was removed or deleted upstream.
 func (w *watching) accountedFor(t *testing.T, c *churn) {
 	t.Helper()
 	w.cancel()

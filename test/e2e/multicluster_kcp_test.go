@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// kcp is a running kcp with its controllers: the built program.
+// kcp is a running kcp with its controllers, from the built program.
 type kcp struct {
 	tb      testing.TB
 	dir     string
@@ -24,16 +24,15 @@ type kcp struct {
 	process *rikcluster.Process
 }
 
-// startKCP starts a kcp with its controllers and waits until it is ready. It ends with
-// the test.
+// startKCP starts a kcp with its controllers and waits until it is ready. It ends with the test.
 func startKCP(t *testing.T, port string, args ...string) *kcp {
 	t.Helper()
-	// kubectl keeps what it discovered below it.
+	// kubectl stores its discovery cache below it.
 	t.Setenv("HOME", t.TempDir())
 	return runKCP(t, port, append([]string{"--run-controllers", "--discovery-poll-interval", "2s"}, args...)...)
 }
 
-// runKCP does the same, for tests that run beside others too.
+// runKCP does the same, and can be used in parallel tests.
 func runKCP(t *testing.T, port string, args ...string) *kcp {
 	t.Helper()
 	k := &kcp{tb: t, dir: filepath.Join(t.TempDir(), "kcp")}
@@ -42,7 +41,7 @@ func runKCP(t *testing.T, port string, args ...string) *kcp {
 	return k
 }
 
-// start starts it, again if it has ended. It ends with t.
+// start starts the kcp, or restarts it if it has ended. It ends with t.
 func (k *kcp) start(t *testing.T) {
 	k.tb.Helper()
 	k.process = rikcluster.StartProcess(t, "kcp", filepath.Join(filepath.Dir(k.dir), "kcp.log"), filepath.Join(rikcluster.Bin(t), "rik"), k.args...)
@@ -54,14 +53,14 @@ func (k *kcp) start(t *testing.T) {
 	})
 }
 
-// in is the same kcp for a subtest.
+// in returns the same kcp for a subtest.
 func (k *kcp) in(t *testing.T) *kcp {
 	inner := *k
 	inner.tb = t
 	return &inner
 }
 
-// kubeconfig is the administrator's.
+// kubeconfig returns the path of the administrator's.
 func (k *kcp) kubeconfig() string { return filepath.Join(k.dir, "admin.kubeconfig") }
 
 // try runs a built program as the kcp's administrator.
@@ -98,7 +97,7 @@ func (k *kcp) eventually(check func() error) {
 	rikcluster.Eventually(k.tb, rikcluster.Timeout, check)
 }
 
-// await waits until kubectl get prints what is wanted.
+// await waits until kubectl get prints the wanted text.
 func (k *kcp) await(want string, args ...string) {
 	k.tb.Helper()
 	k.eventually(func() error {
@@ -121,11 +120,12 @@ func (k *kcp) register(name string, physical *kube.Cluster, args ...string) {
 		k.tb.Fatal(err)
 	}
 	k.do("rikctl", append([]string{"cluster", "register", name, "--kubeconfig", file}, args...)...)
-	// Some tests have two clusters on one Kubernetes, because one costs a processor.
+	// Some tests have two clusters on one Kubernetes, because each Kubernetes uses much CPU
+	// time.
 	k.do("rikctl", "annotate", "cluster.workload.kcp.dev", name, "workloads.kcp.dev/own-cluster=true")
 }
 
-// publish serves a type that was negotiated, and waits until it is carried to a cluster.
+// publish publishes a negotiated type, and waits until it is synced to a cluster.
 func (k *kcp) publish(negotiated, resource, cluster string) {
 	k.tb.Helper()
 	k.eventually(func() error {
@@ -140,8 +140,8 @@ func (k *kcp) publish(negotiated, resource, cluster string) {
 	})
 }
 
-// below is the namespace in a physical cluster that stands for one of the kcp, and
-// empty as long as there is none.
+// below returns the namespace in a physical cluster that belongs to one of the kcp, or "" while
+// there is none.
 func (k *kcp) below(physical *kube.Cluster, cluster, namespace string) string {
 	k.tb.Helper()
 	want := workloadv1alpha1.Locator{
@@ -176,7 +176,7 @@ func (k *kcp) awaitBelow(physical *kube.Cluster, cluster, namespace string) stri
 	return found
 }
 
-// configMaps are the ConfigMaps of a namespace that somebody made, by name.
+// configMaps returns the ConfigMaps that users created in a namespace, by name.
 func configMaps(t *testing.T, physical *kube.Cluster, namespace string) map[string]corev1.ConfigMap {
 	t.Helper()
 	list, err := physical.Client().CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})

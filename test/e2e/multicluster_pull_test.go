@@ -22,15 +22,15 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// agent is the syncer that a cluster controller installed in a Kubernetes.
+// agent is the syncer that a cluster controller has installed in a Kubernetes.
 type agent struct {
 	deployment appsv1.Deployment
 	secret     map[string][]byte // mounted into its container
 	token      string            // of its service account
 }
 
-// pullMode has a syncer installed in the cluster. No kubelet can start it there, so
-// its container's command is run here, with the credentials of its Pod and no others.
+// pullMode has a syncer installed in the cluster. No kubelet can start it there, so the test
+// runs its container's command, with only the credentials of its Pod.
 func pullMode(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.register("pulled", west, "--mode=pull")
 	a := installedAgent(t, k, west)
@@ -51,7 +51,7 @@ func pullMode(t *testing.T, k *kcp, west *kube.Cluster) {
 	})
 	t.Run("its account writes nowhere else", func(t *testing.T) { a.staysInItsNamespaces(t, west) })
 	t.Run("its user upstream sees nothing else", func(t *testing.T) { a.seesOnlyItsOwn(t) })
-	whole := t // the new syncer goes on after the subtest
+	whole := t // the new syncer continues after the subtest
 	t.Run("S12 killed and started again", func(t *testing.T) {
 		syncer.Kill()
 		k.kubectl("patch", "configmap", "-n", "pulling", "settings", "--type=merge", `-p={"data":{"a":"2"}}`)
@@ -70,7 +70,7 @@ func pullMode(t *testing.T, k *kcp, west *kube.Cluster) {
 	}
 }
 
-// globes are of no namespace.
+// globes is a cluster-scoped type.
 const globes = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -104,8 +104,8 @@ spec: {turns: %d}
 `, name, turns)
 }
 
-// clusterScoped has a type without namespaces carried, which a Cluster has to allow by
-// name. Nothing but the UID of its counterpart says of such an object whose it is.
+// clusterScoped syncs a cluster-scoped type, which a Cluster must allow by name. Only the UID of
+// its counterpart identifies the owner of such an object.
 func clusterScoped(t *testing.T, k *kcp, west *kube.Cluster) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, west.Kubeconfig(), 0o600); err != nil {
@@ -157,7 +157,7 @@ func clusterScoped(t *testing.T, k *kcp, west *kube.Cluster) {
 	}
 }
 
-// installedAgent waits for what the cluster controller installs.
+// installedAgent waits for the objects that the cluster controller installs.
 func installedAgent(t *testing.T, k *kcp, west *kube.Cluster) *agent {
 	t.Helper()
 	uid := k.kubectl("get", "cluster", "pulled", "-o", "jsonpath={.metadata.uid}")
@@ -185,8 +185,8 @@ func installedAgent(t *testing.T, k *kcp, west *kube.Cluster) *agent {
 	return a
 }
 
-// enterPod runs a command where a Pod's files are at their places: the folder $0 lies
-// over /etc and /run of a mount namespace that nobody else sees.
+// enterPod runs a command with a Pod's files at their paths: the directory $0 is mounted over
+// /etc and /run, in a private mount namespace.
 const enterPod = `
 mount -t tmpfs tmpfs /mnt && mkdir /mnt/over /mnt/work &&
 mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/over,workdir=/mnt/work /etc &&
@@ -228,7 +228,8 @@ func write(t *testing.T, dir string, files map[string][]byte) {
 	}
 }
 
-// staysInItsNamespaces tries what the agent's ClusterRole gives and its policy does not.
+// staysInItsNamespaces tries requests that the agent's ClusterRole allows and its admission
+// policy denies.
 func (a *agent) staysInItsNamespaces(t *testing.T, west *kube.Cluster) {
 	config := rest.AnonymousClientConfig(west.Rest())
 	config.BearerToken = a.token
@@ -253,7 +254,7 @@ func (a *agent) staysInItsNamespaces(t *testing.T, west *kube.Cluster) {
 
 func second[T any](_ T, err error) error { return err }
 
-// seesOnlyItsOwn tries the agent's credentials for the kcp on what is not its own.
+// seesOnlyItsOwn uses the agent's credentials for the kcp to access objects of others.
 func (a *agent) seesOnlyItsOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, a.secret["upstream.kubeconfig"], 0o600); err != nil {

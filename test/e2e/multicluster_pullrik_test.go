@@ -20,9 +20,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedPullOnRik has the agent of mode pull run where it belongs: in a container
-// on a node of a rik cluster, from an image, in the node's network, with the credentials
-// of its Secret.
+// TestPrivilegedPullOnRik runs the agent of mode pull as intended: in a container on a node of a
+// rik cluster, from an image, in the node's network, with the credentials of its Secret.
 func TestPrivilegedPullOnRik(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -51,7 +50,8 @@ func TestPrivilegedPullOnRik(t *testing.T) {
 	t.Run("its account writes nowhere else", func(t *testing.T) { r.staysInItsNamespaces(t) })
 
 	t.Run("S12 killed and started again by the node", func(t *testing.T) {
-		// The node starts it at once, so that some of these may come before, and some after.
+		// The node restarts it at once, so some of these changes may happen before that, and
+		// some after.
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -76,11 +76,11 @@ func TestPrivilegedPullOnRik(t *testing.T) {
 		}
 		return nil
 	})
-	r.await(t, "elsewhere=1 first=2") // what was carried stays
+	r.await(t, "elsewhere=1 first=2") // synced objects stay
 }
 
-// syncerImage holds the built syncer and, where it is linked dynamically, what this
-// machine loads with it.
+// syncerImage has the built syncer. If that is linked dynamically, it also has this machine's
+// libraries for it.
 func syncerImage(t *testing.T, bin string) ociimage.Spec {
 	t.Helper()
 	program := filepath.Join(bin, "syncer")
@@ -103,7 +103,7 @@ func syncerImage(t *testing.T, bin string) ociimage.Spec {
 		}
 	}
 	return ociimage.Spec{
-		// Most of it is one program that is unpacked once.
+		// Most of it is one program, which is unpacked once.
 		Layers:     []ociimage.Layer{{Files: files, Compression: ociimage.Uncompressed}},
 		Entrypoint: []string{"/syncer"}, User: "65532:65532",
 	}
@@ -115,7 +115,7 @@ type rikPull struct {
 	c *rikcluster.Cluster
 }
 
-// agent waits for the one process of the agent.
+// agent waits for the only process of the agent, and returns its PID.
 func (r rikPull) agent(t *testing.T) int {
 	t.Helper()
 	var found []rikcluster.Inside
@@ -145,7 +145,7 @@ func (r rikPull) await(t *testing.T, want string) {
 	})
 }
 
-// reported says whether there are events about the Cluster for these reasons.
+// reported returns an error unless there are events about the Cluster with these reasons.
 func (r rikPull) reported(reasons ...string) error {
 	out := r.k.try("kubectl", "get", "events", "--field-selector", "involvedObject.kind=Cluster,involvedObject.name=east", "-o", "jsonpath={.items[*].reason}")
 	var missing []error
@@ -157,7 +157,7 @@ func (r rikPull) reported(reasons ...string) error {
 	return errors.Join(append(missing, out.Err)...)
 }
 
-// secret is what the agent's Secret holds under a key.
+// secret returns the value of a key in the agent's Secret.
 func (r rikPull) secret(t *testing.T, key string) []byte {
 	t.Helper()
 	out := r.c.Kubectl("", "get", "secrets", "-A", "-l", "app.kubernetes.io/name=rik-syncer", "-o", "jsonpath={.items[0].data."+strings.ReplaceAll(key, ".", `\.`)+"}")
@@ -168,8 +168,8 @@ func (r rikPull) secret(t *testing.T, key string) []byte {
 	return data
 }
 
-// keepsItsCredentials looks for them in all else that is shown of the agent, on both
-// sides, and in what its process was started with.
+// keepsItsCredentials checks that the credentials appear in no other visible data of the agent,
+// on both sides, nor in the arguments and environment of its process.
 func (r rikPull) keepsItsCredentials(t *testing.T, pid int) {
 	upstream, err := clientcmd.Load(r.secret(t, "upstream.kubeconfig"))
 	if err != nil {
@@ -212,7 +212,8 @@ func (r rikPull) keepsItsCredentials(t *testing.T, pid int) {
 	}
 }
 
-// staysInItsNamespaces tries what the agent's ClusterRole gives and its policy does not.
+// staysInItsNamespaces tries requests that the agent's ClusterRole allows and its admission
+// policy denies.
 func (r rikPull) staysInItsNamespaces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(file, r.secret(t, "downstream.kubeconfig"), 0o600); err != nil {

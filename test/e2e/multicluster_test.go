@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedMulticluster uses a kcp with a real Kubernetes behind it. make
-// demo-multicluster, which TestPrivilegedDemo runs, has a rik cluster beside it.
+// TestPrivilegedMulticluster uses a kcp with a real Kubernetes. make demo-multicluster, which
+// TestPrivilegedDemo runs, also has a rik cluster.
 func TestPrivilegedMulticluster(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -51,8 +51,8 @@ spec:
         - {name: web, image: "web:1"}
 `
 
-// kubectlOnDeployment does with a Deployment what kubectl sends strategic merge patches
-// for, which servers of custom resources refuse.
+// kubectlOnDeployment runs kubectl commands on a Deployment that send strategic merge patches.
+// Servers of custom resources refuse these.
 func kubectlOnDeployment(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.apply(deployment)
 	if out := k.apply(deployment); !strings.Contains(out, "unchanged") {
@@ -91,13 +91,13 @@ func kubectlOnDeployment(t *testing.T, k *kcp, west *kube.Cluster) {
 		t.Errorf("the restart has not come to west: %v", below.Spec.Template.Annotations)
 	}
 	k.kubectl("delete", "deployment", "web", "--timeout=60s")
-	// The finalizer held it upstream until it was gone below.
+	// The finalizer kept the upstream object until it was gone below.
 	if _, err := west.Client().AppsV1().Deployments(namespace).Get(t.Context(), "web", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the Deployment in west after its deletion: %v, want it not found", err)
 	}
 }
 
-// movedAway takes the label from an object and puts it on again.
+// movedAway removes the target label from an object and sets it again.
 func movedAway(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.kubectl("create", "namespace", "moving")
 	k.kubectl("create", "configmap", "-n", "moving", "settings", "--from-literal=a=1")
@@ -122,7 +122,7 @@ func movedAway(t *testing.T, k *kcp, west *kube.Cluster) {
 	there(0)
 }
 
-// cutOff changes and deletes objects while the cluster cannot be reached.
+// cutOff changes and deletes objects while the cluster is unreachable.
 func cutOff(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.kubectl("create", "namespace", "storm")
 	for i := range 6 {
@@ -141,7 +141,7 @@ func cutOff(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.apply(numbered(2, "meanwhile"))
 	k.apply(numbered(6, "meanwhile"))
 	k.await(`False ClusterUnreachable`, "cluster", "west", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]['status','reason']}`)
-	// They wait for what cannot be asked, and do not go.
+	// The objects wait for the unreachable cluster, and still exist.
 	k.kubectl("get", "configmap", "-n", "storm", "c0", "c1")
 	west.Mend(t)
 

@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedNetwork has a cluster of three machines on one link. This process
-// is the outside: it is on the link, but no node.
+// TestPrivilegedNetwork has a cluster of three machines on one link. The test process is on the
+// link but is not a node, so it represents the outside.
 func TestPrivilegedNetwork(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -44,8 +44,8 @@ func TestPrivilegedNetwork(t *testing.T) {
 	c.Rikctl("delete", "workload", "web")
 }
 
-// TestPrivilegedOffline has one node on a machine that is on no network: there is
-// no route by which a virtual address could be reached but rik's own.
+// TestPrivilegedOffline has one node on a machine without a network. A cluster IP is then
+// reachable only through rik's own routes.
 func TestPrivilegedOffline(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -67,10 +67,10 @@ func TestPrivilegedOffline(t *testing.T) {
 	c.Rikctl("delete", "workload", "alone")
 }
 
-// spread puts one instance on each node.
+// spread places one instance on each node.
 const spread = `  topologySpread: [{maxSkew: 1, topologyKey: kubernetes.io/hostname}]`
 
-// serving is a Workload of examples/hello that answers HTTP on 8080 and UDP on 5353.
+// serving returns a Workload of examples/hello that answers HTTP on 8080 and UDP on 5353.
 func serving(name, image string, replicas int, extra, ports string) string {
 	return fmt.Sprintf(`apiVersion: rik.dev/v1alpha1
 kind: Workload
@@ -95,7 +95,7 @@ func applyText(t *testing.T, c *rikcluster.Cluster, manifest string) {
 	}
 }
 
-// reachEachOther asks every instance from every node, at its own address.
+// reachEachOther sends requests from every instance to every other one, at its own address.
 func reachEachOther(t *testing.T, c *rikcluster.Cluster) {
 	for _, server := range instancesOf(c, "web") {
 		if server.Status.Address == "" || strings.HasPrefix(server.Status.Address, "10.99.") {
@@ -110,7 +110,7 @@ func reachEachOther(t *testing.T, c *rikcluster.Cluster) {
 				return nil
 			})
 		}
-		// A node reaches the instances of others too.
+		// A node also reaches the instances of other nodes.
 		out := c.Machine(1).Run(c.HelloProgram(), "-get", "http://"+server.Status.Address+":8080")
 		if !strings.Contains(out.Stdout, "hello from "+server.Name) {
 			t.Errorf("from the node itself: %q (%v)", out.Stdout, out.Err)
@@ -118,8 +118,7 @@ func reachEachOther(t *testing.T, c *rikcluster.Cluster) {
 	}
 }
 
-// names asks by name and by virtual address, and expects every instance to get a
-// share.
+// names sends requests by name and by cluster IP, and expects that every instance gets some.
 func names(t *testing.T, c *rikcluster.Cluster) {
 	client := instancesOf(c, "web")[0].Name
 	for _, url := range []string{
@@ -141,13 +140,13 @@ func names(t *testing.T, c *rikcluster.Cluster) {
 	if out.Err == nil || !strings.Contains(out.Stderr, "no such host") {
 		t.Errorf("a name that nobody has: %d %s%s", out.Code, out.Stdout, out.Stderr)
 	}
-	// Names are answered while nobody is there to say what changed.
+	// Names are answered while no server runs.
 	c.Process("server").Stop()
 	c.Restart("server")
 	c.AwaitNodes(3)
 }
 
-// nodePorts asks one instance over TCP and UDP through nodes that do not have it.
+// nodePorts sends requests to one instance over TCP and UDP through nodes that do not have it.
 func nodePorts(t *testing.T, c *rikcluster.Cluster, hello string) {
 	applyText(t, c, serving("door", hello, 1, "", `{name: http, port: 30080, targetPort: 8080, type: nodePort}, {name: ask, port: 30053, targetPort: 5353, protocol: UDP, type: nodePort}`))
 	waitReady(c, "door")
@@ -180,7 +179,7 @@ func nodePorts(t *testing.T, c *rikcluster.Cluster, hello string) {
 	})
 }
 
-// reservedPorts asks for ports that are taken.
+// reservedPorts requests ports that are in use.
 func reservedPorts(t *testing.T, c *rikcluster.Cluster, hello string) {
 	applyText(t, c, serving("first", hello, 1, "", `{port: 30090, targetPort: 8080, type: nodePort}`))
 	waitReady(c, "first")
@@ -201,7 +200,7 @@ func reservedPorts(t *testing.T, c *rikcluster.Cluster, hello string) {
 	c.Rikctl("delete", "workload", "second")
 }
 
-// steadyRollout asks without a pause while a workload is rolled out twice.
+// steadyRollout sends requests without a pause during two rollouts.
 func steadyRollout(t *testing.T, c *rikcluster.Cluster, hello string) {
 	manifest := serving("steady", hello, 3, spread+"\n  strategy: {type: RollingUpdate, maxUnavailable: 0, maxSurge: 1}",
 		`{name: http, port: 30070, targetPort: 8080, type: nodePort}`)
@@ -226,7 +225,7 @@ func steadyRollout(t *testing.T, c *rikcluster.Cluster, hello string) {
 	c.Rikctl("delete", "workload", "steady")
 }
 
-// load asks for a page, a new connection each time, until it is stopped.
+// load sends requests, each over a new connection, until it is stopped.
 type load struct {
 	end    context.CancelFunc
 	done   sync.WaitGroup
@@ -252,7 +251,7 @@ func startLoad(t *testing.T, url string) *load {
 					l.failed = append(l.failed, err)
 					l.mu.Unlock()
 				}
-				// Steady, not all that two cores can.
+				// A steady rate, below the maximum of two cores.
 				pause(ctx, 5*time.Millisecond)
 			}
 		})
@@ -273,7 +272,7 @@ func (l *load) stop() (asked int64, failed []error) {
 	return l.asked.Load(), l.failed
 }
 
-// fetch gets a page over a connection of its own.
+// fetch gets a page over a new connection.
 func fetch(ctx context.Context, url string) (string, error) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
@@ -292,7 +291,7 @@ func fetch(ctx context.Context, url string) (string, error) {
 	return string(body), err
 }
 
-// ask sends a datagram and returns what comes back.
+// ask sends a datagram and returns the answer.
 func ask(address string) (string, error) {
 	conn, err := net.Dial("udp", address)
 	if err != nil {

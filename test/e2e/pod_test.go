@@ -10,8 +10,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedPods follows the papers' way: a workload, instances of it, and
-// what users then look at.
+// TestPrivilegedPods follows the published papers: a workload, its instances, and the commands
+// with which users look at them.
 func TestPrivilegedPods(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -29,8 +29,7 @@ func TestPrivilegedPods(t *testing.T) {
 	t.Run("several containers share a Pod", func(t *testing.T) { sharedPod(t, c.In(t), image) })
 }
 
-// apply creates a workload from YAML, and its instances by hand if replicas is
-// not 0.
+// apply creates a workload from YAML. If replicas is not 0, it also creates instances.
 func apply(t *testing.T, c *rikcluster.Cluster, manifest, name string, replicas int) {
 	t.Helper()
 	if out := c.RikctlInput(manifest, "apply", "-f", "-"); out.Err != nil {
@@ -42,7 +41,7 @@ func apply(t *testing.T, c *rikcluster.Cluster, manifest, name string, replicas 
 }
 
 func waitReady(c *rikcluster.Cluster, workload string) {
-	// Waiting for what is not there yet is an error of the command line.
+	// Waiting for an object that does not exist is an error of the command line.
 	c.Eventually(func() error {
 		if len(instancesOf(c, workload)) == 0 {
 			return fmt.Errorf("workload %s has no instance yet", workload)
@@ -52,7 +51,7 @@ func waitReady(c *rikcluster.Cluster, workload string) {
 	c.Rikctl("wait", "--for=condition=Ready", "instance", "-l", "rik.dev/workload="+workload, "--timeout=230s")
 }
 
-// instancesOf lists a workload's instances that are not on their way out.
+// instancesOf returns a workload's instances that are not being deleted.
 func instancesOf(c *rikcluster.Cluster, workload string) []rikv1alpha1.Instance {
 	var list rikv1alpha1.InstanceList
 	c.Get(&list, "namespaces/default/instances?labelSelector=rik.dev/workload="+workload)
@@ -65,7 +64,7 @@ func instancesOf(c *rikcluster.Cluster, workload string) []rikv1alpha1.Instance 
 	return alive
 }
 
-// eventuallyInstance waits until the only instance of a workload fits.
+// eventuallyInstance waits until the only instance of a workload fits, and returns it.
 func eventuallyInstance(c *rikcluster.Cluster, workload, what string, fits func(*rikv1alpha1.Instance) bool) rikv1alpha1.Instance {
 	var found rikv1alpha1.Instance
 	c.Eventually(func() error {
@@ -140,8 +139,8 @@ func lifeOfInstances(t *testing.T, c *rikcluster.Cluster, image string) {
 	})
 }
 
-// environmentAndVolumes are those of a container that is not root inside; the cluster was
-// started with a umask that leaves nothing to others.
+// environmentAndVolumes checks them in a container that does not run as root. The cluster was
+// started with a umask that gives no permissions to others.
 func environmentAndVolumes(t *testing.T, c *rikcluster.Cluster, image string) {
 	settings := `apiVersion: v1
 kind: ConfigMap
@@ -222,8 +221,8 @@ func restartPolicies(t *testing.T, c *rikcluster.Cluster, image string) {
 	c.Rikctl("delete", "workload", "done", "once", "crash")
 }
 
-// lastWords are what a container says when it is told to end: who follows its log hears
-// them.
+// lastWords checks that a reader who follows the log receives a container's output after
+// SIGTERM.
 func lastWords(t *testing.T, c *rikcluster.Cluster, image string) {
 	apply(t, c, rikcluster.Manifest("last", image, "trap 'echo LASTWORDS; exit 3' TERM; echo up; while :; do sleep 0.2; done", ""), "last", 1)
 	in := eventuallyInstance(c, "last", "running", func(in *rikv1alpha1.Instance) bool { return in.Status.Ready })

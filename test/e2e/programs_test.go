@@ -11,7 +11,7 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-// run runs a program of those that were built, and gives its exit code and what it says.
+// run runs one of the built programs. It returns the exit code and the output.
 func run(t *testing.T, path string, args ...string) (code int, out string) {
 	t.Helper()
 	said, err := exec.CommandContext(t.Context(), path, args...).CombinedOutput()
@@ -32,7 +32,8 @@ func binDir(t *testing.T) string {
 	return dir
 }
 
-// TestProgramsByName: rik is what it is called as, by a link or a copy, wherever it lies.
+// TestProgramsByName checks that rik runs the component whose name it has, as a link or a copy,
+// in any directory.
 func TestProgramsByName(t *testing.T) {
 	t.Parallel()
 	bin := binDir(t)
@@ -56,7 +57,7 @@ func TestProgramsByName(t *testing.T) {
 	}
 }
 
-// TestCompatExitCodes: scripts go by them, whatever the program is called.
+// TestCompatExitCodes checks the exit codes, which scripts use, under each name of the program.
 func TestCompatExitCodes(t *testing.T) {
 	t.Parallel()
 	bin, dir := binDir(t), t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedRefusals gives a cluster what is malformed or hostile.
+// TestPrivilegedRefusals sends malformed or hostile input to a cluster.
 func TestPrivilegedRefusals(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {

@@ -12,7 +12,7 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedSimulate has nodes that speak the real protocol and run nothing.
+// TestPrivilegedSimulate has nodes that use the real protocol and run nothing.
 func TestPrivilegedSimulate(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -25,7 +25,7 @@ func TestPrivilegedSimulate(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // it was told to end
+		_ = cmd.Wait() // the test has stopped it
 	})
 	c.AwaitNodes(5)
 	apply(t, c, rikcluster.Manifest("many", "nginx:1", "true", ""), "many", 20)

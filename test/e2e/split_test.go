@@ -15,8 +15,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedComponentsAlone runs controller, scheduler and riklet as
-// processes of their own, which meet over TLS only.
+// TestPrivilegedComponentsAlone runs controller, scheduler and riklet as separate processes,
+// which communicate only over TLS.
 func TestPrivilegedComponentsAlone(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -39,7 +39,7 @@ func TestPrivilegedComponentsAlone(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(machine, "machine-id"), []byte(strings.Repeat("ab", 16)+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// Another machine: the same host with another /etc/machine-id.
+		// The same host with another /etc/machine-id acts as another machine.
 		script := `mount --bind "$0/machine-id" /etc/machine-id && exec "$@"`
 		out := rikcluster.Command(t, "unshare", "--mount", "--", "/bin/sh", "-c", script, machine,
 			filepath.Join(c.Bin, "riklet"), "--server", "https://127.0.0.1:5000", "--token-file", c.TokenFile(),
@@ -76,7 +76,7 @@ func TestPrivilegedComponentsAlone(t *testing.T) {
 }
 
 // secondRiklet starts riklets and purges that share something with the cluster's node, and
-// looks whether its instances live.
+// checks that its instances survive.
 func secondRiklet(t *testing.T, c *rikcluster.Cluster) {
 	before := c.InstanceProcesses("sleep")
 	if len(before) != 2 {
@@ -121,8 +121,8 @@ func secondRiklet(t *testing.T, c *rikcluster.Cluster) {
 	}
 }
 
-// withoutScheduler stops the scheduler for as long as makes a difference: what is shown
-// says so, the node stops what it must and nothing else, and all comes back.
+// withoutScheduler stops the scheduler until timeouts expire. The status reports it, the node
+// stops exactly the instances that it must, and everything recovers.
 func withoutScheduler(t *testing.T, c *rikcluster.Cluster) {
 	t.Helper()
 	apply(t, c, rikcluster.Manifest("strict", c.Busybox(), "exec sleep 200000", "  deploy: Automatic\n  replicas: 5\n  onDisconnect: Stop"), "strict", 0)
@@ -181,7 +181,7 @@ func withoutScheduler(t *testing.T, c *rikcluster.Cluster) {
 	})
 }
 
-// shortDir is a folder whose path leaves room for the sockets in it.
+// shortDir returns a directory whose path is short enough for sockets.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "rik")

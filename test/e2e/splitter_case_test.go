@@ -17,15 +17,15 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// splitCase is a case of a test, with a namespace of its own.
+// splitCase is a case of a test, with its own namespace.
 type splitCase struct {
 	*fleet
 	namespace string
-	below     map[string]string // what stands for it, by cluster
+	below     map[string]string // its namespace in each cluster
 }
 
-// newCase makes a namespace. A case removes what it made; what one that failed has left
-// goes with the namespace, so that the next finds clusters in which nothing runs.
+// newCase creates a namespace. A case removes what it created. After a failure, the deletion of
+// the namespace removes the rest, so that the next case starts with empty clusters.
 func (f *fleet) newCase(t *testing.T, namespace string) *splitCase {
 	t.Helper()
 	c := &splitCase{fleet: f.in(t), namespace: namespace, below: map[string]string{}}
@@ -50,7 +50,7 @@ func (c *splitCase) do(program string, args ...string) string {
 
 func (c *splitCase) kubectl(args ...string) string { c.tb.Helper(); return c.do("kubectl", args...) }
 
-// create makes objects from manifests.
+// create creates an object from a manifest.
 func (c *splitCase) create(resource schema.GroupVersionResource, manifest string) *unstructured.Unstructured {
 	c.tb.Helper()
 	made, err := c.up.Resource(resource).Namespace(c.namespace).Create(c.tb.Context(), decode(c.tb, manifest), metav1.CreateOptions{})
@@ -66,7 +66,7 @@ func (c *splitCase) patch(resource schema.GroupVersionResource, name, patch stri
 	mergePatch(c.tb, c.up.Resource(resource).Namespace(c.namespace), name, patch)
 }
 
-// hints sets annotations on a Deployment; one that is empty goes.
+// hints sets annotations on a Deployment. An empty value removes the annotation.
 func (c *splitCase) hints(name string, hints map[string]string) {
 	c.tb.Helper()
 	notes := map[string]any{}
@@ -90,7 +90,8 @@ func hintName(hint string) string {
 	return workloadv1alpha1.HintPrefix + hint
 }
 
-// root is a Deployment of rik's hello, which the Kubernetes says that it runs.
+// root returns a Deployment of rik's hello. The Kubernetes clusters only report that they run
+// it.
 func (c *splitCase) root(name string, replicas int, hints map[string]string) string {
 	notes := map[string]string{}
 	for hint, value := range hints {
@@ -121,7 +122,7 @@ spec:
 `, name, replicas, raw, c.image)
 }
 
-// deploy makes such a Deployment.
+// deploy creates such a Deployment.
 func (c *splitCase) deploy(name string, replicas int, hints map[string]string) {
 	c.tb.Helper()
 	c.create(deployments, c.root(name, replicas, hints))
@@ -132,10 +133,10 @@ func (c *splitCase) scale(name string, replicas int) {
 	c.patch(deployments, name, fmt.Sprintf(`{"spec":{"replicas":%d}}`, replicas))
 }
 
-// parts are the replicas of a root by cluster, as its leaves say that have some.
+// parts are the replicas of a root's leaves by cluster, without leaves with 0.
 type parts map[string]int
 
-// leaves are a root's, by cluster.
+// leaves returns the leaves of a root, by cluster.
 func (c *splitCase) leaves(resource schema.GroupVersionResource, root string) (map[string]*unstructured.Unstructured, error) {
 	list, err := c.up.Resource(resource).Namespace(c.namespace).List(c.tb.Context(), metav1.ListOptions{LabelSelector: workloadv1alpha1.OwnedByLabel + "=" + root})
 	if err != nil {
@@ -166,8 +167,8 @@ func (c *splitCase) parts(resource schema.GroupVersionResource, root string, pat
 	return got, nil
 }
 
-// rests waits until a Deployment is divided so, so many of it really run in each cluster,
-// and its status says of the whole what they add up to.
+// rests waits until a Deployment is split as wanted, each cluster really runs its part, and the
+// root's status is the sum.
 func (c *splitCase) rests(name string, want parts) {
 	c.tb.Helper()
 	c.divided(name, want)
@@ -185,7 +186,7 @@ func (c *splitCase) rests(name string, want parts) {
 	})
 }
 
-// divided waits until the leaves of a Deployment have so many replicas each.
+// divided waits until the leaves of a Deployment have the wanted replicas.
 func (c *splitCase) divided(name string, want parts) {
 	c.tb.Helper()
 	c.eventually(func() error { return c.isDivided(name, want) })
@@ -199,7 +200,7 @@ func (c *splitCase) isDivided(name string, want parts) error {
 	return err
 }
 
-// summed says whether a root's status is the sum of parts that all are ready.
+// summed returns an error unless the root's status is the sum of parts that are all ready.
 func (c *splitCase) summed(name string, want parts) error {
 	root, err := c.up.Resource(deployments).Namespace(c.namespace).Get(c.tb.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -225,8 +226,8 @@ func (c *splitCase) summed(name string, want parts) error {
 	return nil
 }
 
-// running counts what runs in a cluster: in rik's the processes, of whichever root, and in
-// the Kubernetes the pods of the Deployment.
+// running returns what runs in a cluster: in a rik cluster the number of processes, of any root,
+// and in Kubernetes the number of the Deployment's pods.
 func (c *splitCase) running(cluster, name string) (int, error) {
 	if rik := c.rik[cluster]; rik != nil {
 		n := 0
@@ -252,8 +253,8 @@ func (c *splitCase) running(cluster, name string) (int, error) {
 	return n, nil
 }
 
-// namespaceIn is the namespace in a cluster that stands for that of the case; empty as
-// long as there is none.
+// namespaceIn returns the namespace in a cluster that belongs to that of the case, or "" while
+// there is none.
 func (c *splitCase) namespaceIn(cluster string) (string, error) {
 	if found := c.below[cluster]; found != "" {
 		return found, nil
@@ -279,7 +280,7 @@ func (c *splitCase) namespaceIn(cluster string) (string, error) {
 	return c.below[cluster], nil
 }
 
-// has says whether a cluster has an object that stands for one of the case.
+// has returns the object in a cluster that belongs to one of the case, or nil.
 func (c *splitCase) has(cluster string, resource schema.GroupVersionResource, name string) (*unstructured.Unstructured, error) {
 	namespace, err := c.namespaceIn(cluster)
 	if namespace == "" || err != nil {
@@ -292,7 +293,7 @@ func (c *splitCase) has(cluster string, resource schema.GroupVersionResource, na
 	return found, err
 }
 
-// awaitHas waits until clusters have an object, and the others of the kind have not.
+// awaitHas waits until exactly these clusters have an object.
 func (c *splitCase) awaitHas(resource schema.GroupVersionResource, name string, where ...string) {
 	c.tb.Helper()
 	c.eventually(func() error {
@@ -310,7 +311,7 @@ func (c *splitCase) awaitHas(resource schema.GroupVersionResource, name string, 
 	})
 }
 
-// remove deletes roots and waits until nothing of them is left anywhere.
+// remove deletes roots and waits until nothing of them is left.
 func (c *splitCase) remove(names ...string) {
 	c.tb.Helper()
 	c.kubectl(append([]string{"delete", "deployment", "--timeout=120s"}, names...)...)
@@ -324,7 +325,7 @@ func (c *splitCase) remove(names ...string) {
 	})
 }
 
-// gone says whether nothing of a root is left anywhere.
+// gone returns an error unless nothing of a root is left.
 func (c *splitCase) gone(name string) error {
 	leaves, err := c.leaves(deployments, name)
 	if err != nil || len(leaves) > 0 {
@@ -341,7 +342,7 @@ func (c *splitCase) gone(name string) error {
 	return nil
 }
 
-// condition is what a root says of itself, as STATUS REASON.
+// condition returns a condition of a root, as STATUS REASON.
 func (c *splitCase) condition(name, which string) string {
 	root, err := c.up.Resource(deployments).Namespace(c.namespace).Get(c.tb.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -366,7 +367,7 @@ func (c *splitCase) awaitCondition(name, which, want string) {
 	})
 }
 
-// why shows what the program says of a root, for a test that fails.
+// why logs the output of rikctl why for a root, if the test fails.
 func (c *splitCase) why(root string) {
 	c.tb.Helper()
 	c.tb.Cleanup(func() {

@@ -12,9 +12,9 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedSplitDemo does what make demo-split and its end do after the build: ten
-// replicas over two rik clusters, scaled to seven, one cluster cut off and back, and
-// requests through all of it.
+// TestPrivilegedSplitDemo runs make demo-split and its end after the build: ten replicas over
+// two rik clusters, scaled to seven, one cluster disconnected and connected again, with requests
+// all the time.
 func TestPrivilegedSplitDemo(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -33,7 +33,8 @@ func TestPrivilegedSplitDemo(t *testing.T) {
 	}
 	requests, failures := counted(t, out, "requests"), counted(t, out, "failures")
 	t.Logf("%d requests, %d failures", requests, failures)
-	// A request that is under way where a cable is pulled goes to the other cluster.
+	// If a cable is disconnected during a request, the client sends the request to the other
+	// cluster.
 	if requests < 1000 || failures > requests/1000 {
 		t.Errorf("%d of %d requests failed:\n%s", failures, requests, out)
 	}
@@ -47,13 +48,13 @@ func TestPrivilegedSplitDemo(t *testing.T) {
 	}
 }
 
-// story is how many containers run in east and west: at first, scaled, with west cut off,
-// where its three run on, and when it is back.
+// story is how many containers run in east and west: at first, after scaling, with west
+// disconnected, where its three still run, and after it is back.
 var story = [][2]string{{"5", "5"}, {"4", "3"}, {"7", "3"}, {"4", "3"}}
 
 var reallyRuns = regexp.MustCompile(`(?s)east really runs (\d+) containers\n.*?west really runs (\d+) containers\n`)
 
-// really is what the demo found in the clusters' cgroups.
+// really returns the numbers that the demo found in the clusters' cgroups.
 func really(out string) [][2]string {
 	var found [][2]string
 	for _, m := range reallyRuns.FindAllStringSubmatch(out, -1) {
@@ -62,7 +63,7 @@ func really(out string) [][2]string {
 	return found
 }
 
-// counted is a number in what the stream of requests says at its end.
+// counted returns a number from the final output of the stream of requests.
 func counted(t *testing.T, out, what string) int {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^` + what + `\s+(\d+)`).FindStringSubmatch(out)

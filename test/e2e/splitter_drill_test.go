@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	// splitKills are so many in make test, and splitLongKills with RIK_E2E_LONG=1.
+	// splitKills is the number of kills in make test, and splitLongKills with RIK_E2E_LONG=1.
 	splitKills     = 16
 	splitLongKills = 500
-	// splitRound kills are followed by rest, at which all is looked at: splitLongRound
-	// with 500 kills.
+	// splitRound is the number of kills after which the drill waits until nothing changes and
+	// checks everything; splitLongRound with 500 kills.
 	splitRound     = 8
 	splitLongRound = 20
-	// splitPace is one change in so long; splitLife, and splitLongLife with 500 kills, is
-	// the longest time between two of them, in changes.
+	// splitPace is the interval of changes. splitLife is the longest time between two kills, in
+	// changes; splitLongLife with 500 kills.
 	splitPace     = 150 * time.Millisecond
 	splitLife     = 6
 	splitLongLife = 12
-	// splitVolumes are what claims can be bound to, in each Kubernetes.
+	// splitVolumes is the number of volumes for claims in each Kubernetes.
 	splitVolumes = 12
 
 	splitNamespace = "splitting"
 )
 
-// TestPrivilegedSplitterDrill: a kcp whose controllers run beside it, each a program of its
-// own, and three clusters with real Deployments and pods: east and west on one Kubernetes,
-// where one watch sees all pods in the order in which they came and went, and south on
-// another, which is cut off for long stretches. Roots come, change and go, clusters are
-// cordoned, tainted and evicted, leaves are deleted and changed by hand; and splitter and
-// syncers are killed at random moments.
+// TestPrivilegedSplitterDrill runs a kcp with its controllers in separate processes, and three
+// clusters with real Deployments and pods. East and west are on one Kubernetes, where one watch
+// sees all pods in the order in which they are created and deleted. South is on another one,
+// which is unreachable for long periods. Roots are created, changed and deleted, clusters are
+// cordoned, tainted and evicted, and leaves are deleted and changed by hand. Meanwhile the
+// splitter and the syncers are killed at random times.
 func TestPrivilegedSplitterDrill(t *testing.T) {
 	privileged.Require(t)
 	t.Parallel()
@@ -56,26 +56,27 @@ func TestPrivilegedSplitterDrill(t *testing.T) {
 	began := time.Now()
 	rounds := (kills + perRound - 1) / perRound
 	for round := range rounds {
-		// South is away in the first half of a round, in all of the next, and not in a third.
+		// South is unreachable in the first half of a round, in all of the next one, and not at
+		// all in the third.
 		d.round(round, min(perRound, kills-round*perRound))
 	}
 	t.Logf("%d kills in %s: %v; %d changes: %v", kills, time.Since(began).Round(time.Second), d.killed, d.churn.steps, d.churn.counts)
 	d.below.conclude()
 }
 
-// splitDrill is what the drill of the splitter has.
+// splitDrill is the state of the splitter's drill.
 type splitDrill struct {
 	*drill
 	t       *testing.T
 	rand    *rand.Rand
 	victims map[string]*victim
-	names   []string // of the victims, in an order
+	names   []string // of the victims, in a fixed order
 	killed  map[string]int
-	life    int // longest, in changes
+	life    int // the longest, in changes
 	churn   *splitChurn
 	below   *splitWatch
 	up      kubernetes.Interface
-	// nearAside and farAside reach the clusters whatever is cut.
+	// nearAside and farAside reach the clusters even while they are cut.
 	nearAside, farAside kubernetes.Interface
 }
 
@@ -112,7 +113,7 @@ func startSplitDrill(t *testing.T) *splitDrill {
 
 func (d *splitDrill) clusters() []string { return []string{"east", "west", "south"} }
 
-// aside is how a cluster is looked at.
+// aside returns the client for checks of a cluster.
 func (d *splitDrill) aside(cluster string) kubernetes.Interface {
 	if cluster == "south" {
 		return d.farAside
@@ -120,7 +121,7 @@ func (d *splitDrill) aside(cluster string) kubernetes.Interface {
 	return d.nearAside
 }
 
-// makeVolumes makes what claims are bound to, as a storage driver would.
+// makeVolumes creates volumes for claims, as a storage driver would.
 func (d *splitDrill) makeVolumes() {
 	d.t.Helper()
 	for _, client := range []kubernetes.Interface{d.nearAside, d.farAside} {
@@ -140,7 +141,8 @@ func (d *splitDrill) makeVolumes() {
 	}
 }
 
-// round kills some times while things change, lets them come to rest, and looks at all.
+// round makes some kills while objects change, waits until nothing changes, and checks
+// everything.
 func (d *splitDrill) round(round, kills int) {
 	d.t.Helper()
 	cutAt, mendAt := d.stretch(round, kills)
@@ -172,7 +174,7 @@ func (d *splitDrill) round(round, kills int) {
 	d.rest(round)
 }
 
-// stretch is from which kill of a round to which south is cut off.
+// stretch returns the kills of a round between which south is cut.
 func (d *splitDrill) stretch(round, kills int) (cutAt, mendAt int) {
 	switch round % 3 {
 	case 0:
@@ -184,11 +186,11 @@ func (d *splitDrill) stretch(round, kills int) (cutAt, mendAt int) {
 	}
 }
 
-// endStretch mends the way to south, once the stretch has shown something: the cluster is
-// not ready, and a root that was to wait 3 s for it has its parts elsewhere.
+// endStretch mends the way to south, once the cut had its effect: the cluster is not ready, and
+// a root with a grace period of 3 s has its parts elsewhere.
 func (d *splitDrill) endStretch() {
 	d.t.Helper()
-	// Nothing keeps the others from taking what leaves.
+	// Let the other clusters accept what leaves.
 	d.churn.set("east", "")
 	d.churn.set("west", "")
 	d.awaitReason(d.t, "south", workloadv1alpha1.ReasonClusterUnreachable)
@@ -196,7 +198,7 @@ func (d *splitDrill) endStretch() {
 	d.far.Mend(d.t)
 }
 
-// leftSouth says whether what may leave south has no part there.
+// leftSouth returns an error unless the root that may leave south has no part there.
 func (d *splitDrill) leftSouth(ctx context.Context) error {
 	name := leaving.name
 	parts, err := d.parts(ctx, name)
@@ -209,7 +211,7 @@ func (d *splitDrill) leftSouth(ctx context.Context) error {
 	return nil
 }
 
-// parts are what the leaves of a root have.
+// parts returns the replicas of a root's leaves.
 func (d *splitDrill) parts(ctx context.Context, root string) (map[string]int64, error) {
 	leaves, err := d.up.AppsV1().Deployments(splitNamespace).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.OwnedByLabel + "=" + root})
 	if err != nil {
@@ -222,7 +224,7 @@ func (d *splitDrill) parts(ctx context.Context, root string) (map[string]int64, 
 	return parts, nil
 }
 
-// rest waits until everything is as it has to be when nothing changes.
+// rest waits until everything is in the correct state for no more changes.
 func (d *splitDrill) rest(round int) {
 	d.t.Helper()
 	began := time.Now()
@@ -242,7 +244,7 @@ func (d *splitDrill) rest(round int) {
 	d.below.complain()
 }
 
-// look reads everything: the kcp, and what is in the clusters past it.
+// look reads everything: the kcp, and the clusters directly.
 func (d *splitDrill) look(ctx context.Context) (splitSight, error) {
 	s := splitSight{below: map[string]*belowSight{}}
 	group, ctx := errgroup.WithContext(ctx)
@@ -259,7 +261,7 @@ func (d *splitDrill) look(ctx context.Context) (splitSight, error) {
 	return s, group.Wait()
 }
 
-// firstLines keeps what is said of a state that is not at rest short.
+// firstLines shortens the list of problems of a state that is not at rest.
 func firstLines(problems []error, n int) []error {
 	if len(problems) <= n {
 		return problems

@@ -18,23 +18,23 @@ import (
 )
 
 const (
-	// splitRoots are how many names roots come and go under. Every fourth has a claim to
-	// data, and every second a ConfigMap and a Secret.
+	// splitRoots is the number of names of roots. Every fourth has a claim, and every second a
+	// ConfigMap and a Secret.
 	splitRoots = 12
-	// splitMost is the largest whole.
+	// splitMost is the maximum number of replicas of a root.
 	splitMost = 7
-	// splitRootLabel on pods tells the root, and which of those that had its name.
+	// splitRootLabel is a label of pods with the root, and which one of those with its name.
 	splitRootLabel = "drill.rik.dev/root"
-	// splitVersion in a template is what changes in it.
+	// splitVersion is an annotation of the template that changes.
 	splitVersion = "drill.rik.dev/version"
 )
 
-// splitWish is what a root's annotations wish.
+// splitWish is what a root's annotations ask for.
 type splitWish struct {
 	hints map[string]string
-	// surge is how much more than a whole may run.
+	// surge returns how many replicas above the total may run.
 	surge func(whole int32) int64
-	// undivided roots stay so: their parts are counted otherwise.
+	// undivided roots are not split by replicas, so their parts are counted differently.
 	undivided bool
 }
 
@@ -44,7 +44,8 @@ func number(n int64) func(int32) int64 { return func(int32) int64 { return n } }
 
 const hint = workloadv1alpha1.HintPrefix
 
-// splitWishes are those for roots that are divided, and then those for roots that are not.
+// splitWishes are first those for roots that are split by replicas, and then those for other
+// roots.
 var splitWishes = []splitWish{
 	{surge: quarter},
 	{hints: map[string]string{hint + "grace-period": "3s"}, surge: quarter},
@@ -59,11 +60,11 @@ var splitWishes = []splitWish{
 type splitRoot struct {
 	name    string
 	uid     types.UID
-	born    int // which of this name
+	born    int // which one of this name
 	whole   int32
 	version int
 	wish    int
-	// steady roots are touched by nobody.
+	// steady roots are never changed.
 	steady bool
 }
 
@@ -82,16 +83,15 @@ func (r *splitRoot) hasNeeds() bool { return r.number()%2 == 0 }
 
 func (r *splitRoot) ceiling() int64 { return int64(r.whole) + splitWishes[r.wish].surge(r.whole) }
 
-// leaving is the steady root of which every stretch shows that its parts leave south.
+// leaving is the steady root whose parts must leave south in every cut.
 var leaving = splitRoot{name: "steady-1", whole: 6, wish: 1, steady: true}
 
-// splitChurn changes roots, leaves and clusters. What it does next follows from the seed
-// alone.
+// splitChurn changes roots, leaves and clusters. Its choices depend only on the seed.
 type splitChurn struct {
 	d     *splitDrill
 	roots map[string]*splitRoot
 	born  map[string]int
-	// gone are the roots that were deleted.
+	// gone are the deleted roots.
 	gone   map[types.UID]bool
 	steps  int
 	counts map[string]int
@@ -114,8 +114,8 @@ func newSplitChurn(d *splitDrill) *splitChurn {
 	return c
 }
 
-// makeNeeds makes what a root of a name needs. It is there all the time, and goes where
-// the root goes.
+// makeNeeds creates the objects that the roots of a name need. They exist all the time, and
+// follow the root.
 func (c *splitChurn) makeNeeds(r *splitRoot) {
 	core := c.d.up.CoreV1()
 	ctx, meta := c.d.t.Context(), metav1.ObjectMeta{Name: r.name}
@@ -153,7 +153,7 @@ func (c *splitChurn) insist(what string, request func() error) {
 	insist(c.d.t, what, request)
 }
 
-// step does one thing. All choices are made in one order, whatever the world is like.
+// step makes one change. It draws all random numbers in the same order, whatever the state is.
 func (c *splitChurn) step() {
 	c.d.t.Helper()
 	c.steps++
@@ -198,7 +198,8 @@ func (c *splitChurn) create(r *splitRoot) {
 	c.d.below.allow(r)
 	c.insist("making the root "+r.name, func() error {
 		made, err := c.d.up.AppsV1().Deployments(splitNamespace).Create(c.d.t.Context(), r.object(), metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) { // an attempt of ours that seemed to fail, or one that is going
+		// an earlier attempt whose answer was an error, or a root that is being deleted
+		if apierrors.IsAlreadyExists(err) {
 			if made, err = c.d.up.AppsV1().Deployments(splitNamespace).Get(c.d.t.Context(), r.name, metav1.GetOptions{}); err != nil {
 				return err
 			}
@@ -214,8 +215,8 @@ func (c *splitChurn) create(r *splitRoot) {
 	c.counts["made"]++
 }
 
-// object is the root. Its pods are replaced one set after the other, so that never more of
-// a leaf run than its spec has.
+// object returns the root. Its pods are replaced one ReplicaSet after the other (Recreate), so
+// that a leaf never runs more than its spec has.
 func (r *splitRoot) object() *appsv1.Deployment {
 	set := map[string]string{splitRootLabel: r.id()}
 	pod := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "drill:1"}}}
@@ -236,7 +237,7 @@ func (r *splitRoot) object() *appsv1.Deployment {
 	}
 }
 
-// change writes all that may have changed of a root.
+// change writes all fields of a root that may have changed.
 func (c *splitChurn) change(r *splitRoot, what string) {
 	c.d.t.Helper()
 	c.d.below.allow(r)
@@ -289,7 +290,7 @@ func (c *splitChurn) remove(name string, only *metav1.Preconditions) {
 	})
 }
 
-// deleteLeaf does by hand what nobody should.
+// deleteLeaf deletes a leaf by hand, which users should not do.
 func (c *splitChurn) deleteLeaf(r *splitRoot, cluster string) {
 	c.d.t.Helper()
 	c.remove(r.name+"--"+cluster, nil)
@@ -304,7 +305,7 @@ func (c *splitChurn) touchLeaf(r *splitRoot, cluster string) {
 	c.counts["leaf changed"]++
 }
 
-// turn has a cluster take no more, give all away, or be as others.
+// turn sets a cluster to one of these states: normal, unschedulable, tainted, evicted.
 func (c *splitChurn) turn(cluster string) {
 	c.d.t.Helper()
 	states := []string{"", "unschedulable", "tainted", "evicted"}
@@ -333,7 +334,7 @@ func (c *splitChurn) set(cluster, state string) {
 	})
 }
 
-// lowerCeilings: at rest no more runs than is wanted now.
+// lowerCeilings sets the limits for the state at rest: no more may run than is wanted now.
 func (c *splitChurn) lowerCeilings() {
 	c.d.below.forgetCeilings(slices.Collect(maps.Values(c.roots)))
 }

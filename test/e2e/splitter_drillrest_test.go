@@ -16,13 +16,13 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// splitSight is everything at one moment: what the kcp has, and what the clusters have.
+// splitSight is the state at one time, of the kcp and of the clusters.
 type splitSight struct {
 	upstream *appsv1.DeploymentList
 	below    map[string]*belowSight
 }
 
-// belowSight is what one cluster has of what is drilled.
+// belowSight is the state of the drill's objects in one cluster.
 type belowSight struct {
 	deployments []appsv1.Deployment
 	pods        []corev1.Pod
@@ -81,14 +81,14 @@ func (c counts) plus(d counts) counts {
 	return counts{c.Replicas + d.Replicas, c.Updated + d.Updated, c.Ready + d.Ready, c.Available + d.Available}
 }
 
-// splitFamilies are the roots with their leaves, and the leaves of each cluster by name.
+// splitFamilies has the roots with their leaves, and the leaves of each cluster by name.
 type splitFamilies struct {
 	roots  map[types.UID]*appsv1.Deployment
 	leaves map[types.UID][]*appsv1.Deployment
 	wanted map[string]map[string]*appsv1.Deployment
 }
 
-// families sorts what the kcp has, and says which leaves are on their way out, or nobody's.
+// families sorts the kcp's objects, and reports leaves that are being deleted or have no root.
 func (s splitSight) families() (splitFamilies, []error) {
 	f := splitFamilies{map[types.UID]*appsv1.Deployment{}, map[types.UID][]*appsv1.Deployment{}, map[string]map[string]*appsv1.Deployment{}}
 	var problems []error
@@ -120,7 +120,7 @@ func (s splitSight) families() (splitFamilies, []error) {
 	return f, problems
 }
 
-// check says what is not as it has to be at rest.
+// check returns everything that is not correct at rest.
 func (s splitSight) check(c *splitChurn) []error {
 	f, problems := s.families()
 	if len(f.roots) != len(c.roots) {
@@ -147,8 +147,8 @@ func (s splitSight) check(c *splitChurn) []error {
 	return firstLines(problems, 8)
 }
 
-// summed checks that each leaf is in its cluster what it is upstream, and that the root's
-// status is the sum of what the clusters say.
+// summed checks that each leaf is the same in its cluster and upstream, and that the root's
+// status is the sum of the clusters' statuses.
 func (s splitSight) summed(r *splitRoot, root *appsv1.Deployment, leaves []*appsv1.Deployment) []error {
 	var problems []error
 	var sum counts
@@ -168,7 +168,7 @@ func (s splitSight) summed(r *splitRoot, root *appsv1.Deployment, leaves []*apps
 	return problems
 }
 
-// divided checks that the parts and what is unplaced are the whole.
+// divided checks that the parts and the unplaced replicas add up to the total.
 func (r *splitRoot) divided(root *appsv1.Deployment, leaves []*appsv1.Deployment) []error {
 	var sum int32
 	var parts []string
@@ -178,7 +178,7 @@ func (r *splitRoot) divided(root *appsv1.Deployment, leaves []*appsv1.Deployment
 	}
 	unplaced := unplacedOf(root)
 	if splitWishes[r.wish].undivided {
-		// Of such a root 1 is unplaced or nothing.
+		// For such a root, 1 or 0 is unplaced.
 		unplaced *= r.whole
 	}
 	if *root.Spec.Replicas != r.whole || sum+unplaced != r.whole {
@@ -187,7 +187,7 @@ func (r *splitRoot) divided(root *appsv1.Deployment, leaves []*appsv1.Deployment
 	return nil
 }
 
-// unplacedOf is what a root's status says that no cluster takes.
+// unplacedOf returns the unplaced number in a root's status.
 func unplacedOf(root *appsv1.Deployment) int32 {
 	for _, c := range root.Status.Conditions {
 		var n int32
@@ -210,7 +210,7 @@ func (b *belowSight) deployment(leaf *appsv1.Deployment) (*appsv1.Deployment, bo
 	return &b.deployments[i], true
 }
 
-// carried checks that a cluster has of a leaf what it says, and runs it.
+// carried checks that a cluster has the leaf as it is upstream, and runs it.
 func (r *splitRoot) carried(leaf, below *appsv1.Deployment, pods []corev1.Pod) []error {
 	n := *leaf.Spec.Replicas
 	version := fmt.Sprint(r.version)

@@ -25,31 +25,30 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// splitWatch sees what happens in the clusters, whoever does it, by watches of their own
-// API servers.
+// splitWatch watches all changes in the clusters directly at their API servers.
 type splitWatch struct {
 	d      *splitDrill
 	cancel context.CancelFunc
 	group  errgroup.Group
 
 	mu sync.Mutex
-	// ceilings are how many pods of a root there may be.
+	// ceilings are the limits of pods for each root.
 	ceilings map[string]int64
-	// near and far are the pods that run, by their roots.
+	// near and far are the running pods, by root.
 	near, far map[string]map[types.UID]bool
-	// came is how often the Deployment of a leaf came to its cluster.
+	// came is how often the Deployment of a leaf was created in its cluster.
 	came map[types.UID]int
-	// claims that were ever seen.
+	// claims has every claim ever seen.
 	claims map[types.UID]string
-	// cut is whether south was cut off since the last rest, and unready the clusters
-	// that were not ready.
+	// cut means that south was cut since the last rest. unready has the clusters that were not
+	// ready.
 	cut     bool
 	unready map[string]bool
 
 	problems []error
 	pods     int
-	// atCeiling is how often as many ran as may, and excused how often more did while
-	// their clusters were not ready.
+	// atCeiling counts how often the limit was reached. excused counts how often it was exceeded
+	// while clusters were not ready.
 	atCeiling, excused int
 	below              map[string]string
 }
@@ -63,7 +62,7 @@ func watchSplit(d *splitDrill) *splitWatch {
 	}
 	d.t.Cleanup(func() {
 		cancel()
-		_ = w.group.Wait() // asked for before, where it counts
+		_ = w.group.Wait() // its error is checked earlier, where it matters
 	})
 	for _, side := range []struct {
 		config *rest.Config
@@ -78,7 +77,7 @@ func watchSplit(d *splitDrill) *splitWatch {
 	return w
 }
 
-// follow begins at what is there, and resumes a watch that ends.
+// follow starts at the present objects, and restarts a watch that ends.
 func (w *splitWatch) follow(ctx context.Context, config *rest.Config, resource schema.GroupVersionResource, selector string, note func(watch.EventType, *unstructured.Unstructured)) {
 	w.d.t.Helper()
 	client := dynamic.NewForConfigOrDie(config).Resource(resource)
@@ -118,7 +117,7 @@ func (w *splitWatch) problem(format string, args ...any) {
 	w.problems = append(w.problems, fmt.Errorf(format, args...))
 }
 
-// isActive says whether a pod is one that counts: one that is told to stop does no more.
+// isActive reports whether a pod counts. A pod that is being deleted does not.
 func isActive(p *corev1.Pod) bool {
 	return p.DeletionTimestamp == nil && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
 }
@@ -191,15 +190,14 @@ func (w *splitWatch) cluster(_ watch.EventType, o *unstructured.Unstructured) {
 	}
 }
 
-// allow says how many pods of a root there may be from now on: never fewer than there
-// might have been before.
+// allow sets the limit of pods of a root. It never lowers the limit.
 func (w *splitWatch) allow(r *splitRoot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ceilings[r.id()] = max(w.ceilings[r.id()], r.ceiling())
 }
 
-// forgetCeilings leaves what is wanted now. It is for rests.
+// forgetCeilings sets the limits to the present wishes. It is called only at rest.
 func (w *splitWatch) forgetCeilings(roots []*splitRoot) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -216,8 +214,8 @@ func (w *splitWatch) isCut() {
 	w.cut = true
 }
 
-// suspects are the roots of which more seem to run in all clusters than may. Two watches
-// are in no order, so that this proves nothing yet.
+// suspects returns the roots that seem to exceed their limit in all clusters together. The order
+// of events from two watches is not defined, so this proves nothing yet.
 func (w *splitWatch) suspects() map[string]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,8 +231,8 @@ func (w *splitWatch) suspects() map[string]int64 {
 	return found
 }
 
-// confirm asks the API servers about suspects: pods that south had before and after the
-// others were listed were there meanwhile.
+// confirm lists the pods of suspects at the API servers: pods that south had before and after
+// the list of the other clusters also existed during it.
 func (w *splitWatch) confirm() {
 	for root, ceiling := range w.suspects() {
 		var lists [3][]types.UID
@@ -258,7 +256,7 @@ func (w *splitWatch) confirm() {
 	}
 }
 
-// namespaceOf is where a cluster has what is drilled.
+// namespaceOf returns the drill's namespace in a cluster.
 func (w *splitWatch) namespaceOf(cluster string) string {
 	if w.below[cluster] == "" {
 		w.below[cluster] = w.d.in(w.d.t).awaitBelow(w.d.physical(cluster), cluster, splitNamespace)
@@ -266,7 +264,7 @@ func (w *splitWatch) namespaceOf(cluster string) string {
 	return w.below[cluster]
 }
 
-// complain fails the test if something happened that must not.
+// complain fails the test if a problem was recorded.
 func (w *splitWatch) complain() {
 	w.d.t.Helper()
 	w.mu.Lock()
@@ -277,7 +275,7 @@ func (w *splitWatch) complain() {
 	w.problems = nil
 }
 
-// conclude ends the watches, and says what they have seen.
+// conclude ends the watches, and logs what they have seen.
 func (w *splitWatch) conclude() {
 	t := w.d.t
 	t.Helper()

@@ -33,11 +33,11 @@ import (
 )
 
 const (
-	// fenceStretches are how often a cluster is cut off, one after the other in turns,
-	// each until all its parts run elsewhere and then for fenceAfterwards.
+	// fenceStretches is how often a cluster is disconnected, one after the other in turn. Each
+	// stays disconnected until all its parts run elsewhere and then for fenceAfterwards.
 	fenceStretches  = 4
 	fenceAfterwards = 20 * time.Second
-	// fencePace is one look, and perhaps one change and one kill, in so long.
+	// fencePace is the interval of checks, each with perhaps one change and one kill.
 	fencePace = 250 * time.Millisecond
 )
 
@@ -46,12 +46,12 @@ var (
 	instanceType = rikv1alpha1.SchemeGroupVersion.WithResource("instances")
 )
 
-// TestPrivilegedSplitterFenceDrill: a kcp and two rik clusters on networks of their own,
-// whose nodes are simulated: they speak the real protocol and run nothing. Roots that ask
-// for a fence are scaled, splitter and syncers are killed at random moments, and one
-// cluster after the other is cut off until all its parts run in the other. Never, in both
-// clusters together, does more than the whole and the surge run. It takes a quarter of an
-// hour, so it runs only when RIK_E2E_LONG=1 asks for it.
+// TestPrivilegedSplitterFenceDrill runs a kcp and two rik clusters in their own networks, with
+// simulated nodes, which use the real protocol and run nothing. Roots with a fence are scaled,
+// splitter and syncers are killed at random times, and one cluster after the other is
+// disconnected until all its parts run in the other. At no time may more than the total and the
+// surge run in both clusters together. It takes a quarter of an hour, so it runs only with
+// RIK_E2E_LONG=1.
 func TestPrivilegedSplitterFenceDrill(t *testing.T) {
 	privileged.Require(t)
 	if !privileged.Long() {
@@ -72,7 +72,7 @@ func TestPrivilegedSplitterFenceDrill(t *testing.T) {
 	}
 }
 
-// fenceDrill is what the drill of fenced roots has.
+// fenceDrill is the state of the drill of fenced roots.
 type fenceDrill struct {
 	*kcp
 	t       *testing.T
@@ -87,12 +87,12 @@ type fenceDrill struct {
 	scaled, looks, mostSeen, atCeiling int
 }
 
-// fenceSite is a rik cluster in a place of its own.
+// fenceSite is a rik cluster in its own place.
 type fenceSite struct {
 	name    string
 	place   *rikcluster.Place
 	cluster *rikcluster.Cluster
-	// aside reaches the cluster whether its cable is plugged or not.
+	// aside reaches the cluster even if its cable is disconnected.
 	aside dynamic.Interface
 	cut   bool
 }
@@ -100,7 +100,7 @@ type fenceSite struct {
 type fencedRoot struct {
 	name         string
 	whole, surge int64
-	// ceiling is the highest of whole and surge since the last rest.
+	// ceiling is the maximum of total plus surge since the last rest.
 	ceiling int64
 	steady  bool
 }
@@ -136,7 +136,7 @@ func startFenceDrill(t *testing.T) *fenceDrill {
 	return d
 }
 
-// startKCPAlone starts a kcp whose controllers run beside it.
+// startKCPAlone starts a kcp whose controllers run in separate processes.
 func startKCPAlone(t *testing.T, port string) *kcp {
 	t.Helper()
 	t.Setenv("HOME", t.TempDir())
@@ -156,14 +156,14 @@ func startFenceSite(t *testing.T, name string, n int) *fenceSite {
 	}
 	t.Cleanup(func() {
 		_ = simulate.Process.Signal(syscall.SIGTERM)
-		_ = simulate.Wait() // it was told to end
+		_ = simulate.Wait() // the test has stopped it
 	})
 	s.cluster.AwaitNodes(2)
 	s.aside = (&fenceDrill{t: t}).dynamic(filepath.Join(s.cluster.DataDir(), "admin.kubeconfig"), dialFrom("/run/netns/"+network))
 	return s
 }
 
-// dynamic connects as a kubeconfig says, in a way of its own if there is one.
+// dynamic connects with a kubeconfig, through dial if that is set.
 func (d *fenceDrill) dynamic(file string, dial func(context.Context, string, string) (net.Conn, error)) dynamic.Interface {
 	d.t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", file)
@@ -174,7 +174,7 @@ func (d *fenceDrill) dynamic(file string, dial func(context.Context, string, str
 	return dynamic.NewForConfigOrDie(config)
 }
 
-// dialFrom connects out of a network namespace: what is in it needs no cable to it.
+// dialFrom connects from inside a network namespace, which needs no cable to it.
 func dialFrom(path string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		runtime.LockOSThread()
@@ -195,7 +195,7 @@ func dialFrom(path string) func(context.Context, string, string) (net.Conn, erro
 			return nil, err
 		}
 		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
-		// A thread that cannot go back stays locked, and ends with its goroutine.
+		// A thread that cannot return stays locked, and ends with its goroutine.
 		if back := netns.Set(own); back != nil {
 			return nil, errors.Join(err, back)
 		}
@@ -204,7 +204,7 @@ func dialFrom(path string) func(context.Context, string, string) (net.Conn, erro
 	}
 }
 
-// awaitFencing waits until a cluster is ready, is sent Workloads, and fences.
+// awaitFencing waits until a cluster is ready, receives Workloads, and can fence.
 func (d *fenceDrill) awaitFencing(s *fenceSite) {
 	d.t.Helper()
 	d.eventually(func() error {
@@ -256,7 +256,7 @@ spec:
 	d.roots = append(d.roots, r)
 }
 
-// stretch cuts a cluster off until all its parts run elsewhere, and some time more.
+// stretch disconnects a cluster until all its parts run elsewhere, and for some more time.
 func (d *fenceDrill) stretch(s *fenceSite) {
 	d.t.Helper()
 	began := time.Now()
@@ -276,7 +276,7 @@ func (d *fenceDrill) stretch(s *fenceSite) {
 		}
 	}
 	s.place.Plug()
-	for range 40 { // it comes back among kills
+	for range 40 { // it comes back while programs are killed
 		<-ticker.C
 		d.step()
 	}
@@ -285,7 +285,7 @@ func (d *fenceDrill) stretch(s *fenceSite) {
 	d.t.Logf("%s was cut off; its parts ran elsewhere after %s; all was at rest after %s", s.name, left.Round(time.Second), time.Since(began).Round(time.Second))
 }
 
-// step looks, and may scale a root and kill a program.
+// step checks, and may scale a root and kill a program.
 func (d *fenceDrill) step() {
 	d.t.Helper()
 	r, whole := d.roots[d.rand.IntN(len(d.roots))], int64(d.rand.IntN(7))
@@ -310,8 +310,9 @@ func (d *fenceDrill) step() {
 	}
 }
 
-// running are the instances of the roots in a site that run, or may: those that are told to
-// stop as well while nobody can ask whether they have.
+// running returns the instances of the roots in a site that run or may run. While the site is
+// disconnected this includes instances that are being stopped, because their end is not
+// confirmed.
 func (s *fenceSite) running(ctx context.Context) (map[string][]types.UID, error) {
 	list, err := s.aside.Resource(instanceType).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -334,8 +335,8 @@ func (s *fenceSite) running(ctx context.Context) (map[string][]types.UID, error)
 	return found, nil
 }
 
-// look counts what runs at one moment: what the first cluster has before and after the
-// other was asked, it has meanwhile.
+// look counts the running instances at one time: instances that the first cluster has before and
+// after the request to the other one also existed during it.
 func (d *fenceDrill) look() map[string]int64 {
 	d.t.Helper()
 	ctx := d.t.Context()
@@ -365,7 +366,7 @@ func (d *fenceDrill) look() map[string]int64 {
 	return counts
 }
 
-// hasLeft says whether all that is wanted runs outside a site.
+// hasLeft reports whether all wanted replicas run outside a site.
 func (d *fenceDrill) hasLeft(gone *fenceSite) bool {
 	d.t.Helper()
 	for _, s := range d.sites {
@@ -385,7 +386,7 @@ func (d *fenceDrill) hasLeft(gone *fenceSite) bool {
 	return true
 }
 
-// rest waits until the parts are the whole, and run.
+// rest waits until the parts add up to the total, and run.
 func (d *fenceDrill) rest() {
 	d.t.Helper()
 	insist(d.t, "coming to rest", func() error {

@@ -28,12 +28,12 @@ var (
 	clusters    = workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")
 )
 
-// carriedTypes are what the fleet's clusters are sent besides what all are.
+// carriedTypes are the types that the fleet's clusters get in addition to the default ones.
 const carriedTypes = "deployments.apps,statefulsets.apps,daemonsets.apps,ingresses.networking.k8s.io,shops.example.dev,workloads.rik.dev"
 
-// fleet is a kcp with four clusters. East and west are rik's own, each in a place with a
-// cable that can be pulled, and run containers. North and south are one Kubernetes, whose
-// pods are said to run. Labels of the Clusters say of what kind they are.
+// fleet is a kcp with four clusters. East and west are rik clusters, each in a place whose cable
+// can be disconnected, and run containers. North and south are one Kubernetes, whose pods are
+// simulated. Labels of the Clusters have their kind.
 type fleet struct {
 	*kcp
 	// whole is the test of all cases.
@@ -42,7 +42,7 @@ type fleet struct {
 	rik   map[string]*rikcluster.Cluster
 	site  map[string]*rikcluster.Place
 	wide  *kube.Cluster
-	// down reaches the clusters themselves, and files are kubeconfigs for them.
+	// down reaches the clusters directly, and files are their kubeconfigs.
 	down  map[string]dynamic.Interface
 	files map[string]string
 	image string
@@ -78,8 +78,8 @@ func startFleet(t *testing.T) *fleet {
 	return f
 }
 
-// dynamicClient connects as a kubeconfig says, without a limit of its own: what is waited
-// for is asked for often, and as many kubectls would take more than the clusters do.
+// dynamicClient connects with a kubeconfig, without a client-side rate limit. Tests poll often,
+// and that many kubectl processes would use more CPU time than the clusters.
 func dynamicClient(t *testing.T, file string) dynamic.Interface {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", file)
@@ -94,7 +94,7 @@ func dynamicClient(t *testing.T, file string) dynamic.Interface {
 	return client
 }
 
-// makeShops has the Kubernetes serve a type of somebody's own that can be scaled.
+// makeShops makes the Kubernetes serve a custom type that can be scaled.
 func (f *fleet) makeShops() {
 	f.tb.Helper()
 	shops := decode(f.tb, `
@@ -125,8 +125,8 @@ spec:
 	}
 }
 
-// register registers clusters with labels that say of what kind they are, and waits until
-// Deployments are carried to them.
+// register registers clusters with labels for their kind, and waits until Deployments are synced
+// to them.
 func (f *fleet) register(names ...string) {
 	f.tb.Helper()
 	for _, name := range names {
@@ -159,7 +159,7 @@ func (f *fleet) cluster(name string) (*workloadv1alpha1.Cluster, error) {
 	return c, fromUnstructured(found, c)
 }
 
-// awaitCluster waits until a Cluster's condition Ready is as wanted.
+// awaitCluster waits until a Cluster's condition Ready has the wanted status.
 func (f *fleet) awaitCluster(name string, want metav1.ConditionStatus) {
 	f.tb.Helper()
 	f.eventually(func() error {
@@ -181,7 +181,7 @@ func (f *fleet) patchCluster(name, patch string) {
 	mergePatch(f.tb, f.up.Resource(clusters), name, patch)
 }
 
-// in is the same fleet for a subtest.
+// in returns the same fleet for a subtest.
 func (f *fleet) in(t *testing.T) *fleet {
 	inner := *f
 	inner.kcp = f.kcp.in(t)

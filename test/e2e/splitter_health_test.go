@@ -9,9 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// strategyTable is the table of the prototype for cordoned, evicted and lost clusters, with
-// two clusters of rik: what west keeps of a root that is there, and what it gets of one
-// that comes.
+// strategyTable tests the prototype's table for cordoned, evicted and lost clusters, with two
+// rik clusters: what west keeps of an existing root, and what it gets of a new one.
 func strategyTable(c *splitCase) {
 	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	for _, tc := range []struct {
@@ -50,7 +49,7 @@ func strategyTable(c *splitCase) {
 	}
 }
 
-// setWest sets what the owner of the cluster west wants of it, and whether it is cut off.
+// setWest sets the spec of the cluster west, and whether it is disconnected.
 func (c *splitCase) setWest(unschedulable bool, evict time.Time, cut bool) {
 	c.tb.Helper()
 	at := "null"
@@ -66,8 +65,8 @@ func (c *splitCase) setWest(unschedulable bool, evict time.Time, cut bool) {
 	}
 }
 
-// restsAside waits until a root is divided so that those which count are ready: a cluster
-// that is lost keeps its leaf at 0 until it has said that nothing runs there.
+// restsAside waits until a root is split as wanted and the parts that count are ready. A lost
+// cluster keeps its leaf with 0 replicas until it has reported that nothing runs there.
 func (c *splitCase) restsAside(name string, want parts) {
 	c.tb.Helper()
 	c.divided(name, want)
@@ -85,8 +84,8 @@ func (c *splitCase) restsAside(name string, want parts) {
 	})
 }
 
-// notReady is (a) and (e): a cluster that is cut off keeps its parts for a time, and loses
-// them then; what runs there counts when it comes back, and goes.
+// notReady is (a) and (e): a disconnected cluster keeps its parts for a grace period, and then
+// loses them. What runs there counts when it comes back, and is then removed.
 func notReady(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 4, map[string]string{"clusters": onRik, "grace-period": "20s"})

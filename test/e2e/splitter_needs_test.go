@@ -35,7 +35,8 @@ var (
 	dependencyTypes = map[schema.GroupVersionResource]string{configMapsType: "settings", secretsType: "keys", accountsType: "runner", claimsType: "data"}
 )
 
-// servicesFollow is R5: what sends traffic to a root goes where it is, and leaves with it.
+// servicesFollow is R5: the objects that send traffic to a root go where it is, and leave with
+// it.
 func servicesFollow(c *splitCase) {
 	c.why("deployment/web")
 	c.create(servicesType, `
@@ -91,7 +92,7 @@ spec:
   resources: {requests: {storage: 1Mi}}
 `
 
-// applyTo applies manifests in the namespace.
+// apply applies manifests in the namespace.
 func (c *splitCase) apply(manifests string) {
 	c.tb.Helper()
 	file := c.tb.TempDir() + "/manifests.yaml"
@@ -101,8 +102,8 @@ func (c *splitCase) apply(manifests string) {
 	c.kubectl("apply", "-f", file)
 }
 
-// dependenciesFollow is (c): what a root names is sent before it, and leaves after it; a
-// claim to data stays where it was, and one that is bound keeps the root there.
+// dependenciesFollow is (c): the objects that a root names are sent before it, and leave after
+// it. A claim stays where it was, and a bound claim keeps the root there.
 func dependenciesFollow(c *splitCase) {
 	c.why("deployment/app")
 	c.apply(dependencies)
@@ -150,7 +151,7 @@ func dependenciesFollow(c *splitCase) {
 	c.awaitHas(claimsType, "data", "north", "south")
 }
 
-// bind gives the claim in a cluster a volume, and waits until the kcp knows.
+// bind binds the claim in a cluster to a volume, and waits until the kcp has its status.
 func (c *splitCase) bind(cluster string) {
 	c.tb.Helper()
 	namespace, err := c.namespaceIn(cluster)
@@ -179,9 +180,9 @@ spec:
 	})
 }
 
-// order is when objects were sent to a cluster, in the count of the kcp, and when they
-// left it, in its own. When they come there is not in an order: each type has a carrier of
-// its own, and what needs a thing waits for it in its cluster.
+// order records when objects were sent to a cluster, in resource versions of the kcp, and when
+// they left it, in its own. The order in which they arrive there is not defined: each type is
+// synced separately, and an object that needs another one waits for it in its cluster.
 type order struct {
 	cluster    string
 	mu         sync.Mutex
@@ -189,7 +190,7 @@ type order struct {
 	problems   []error
 }
 
-// watchOrder begins to watch the kcp and a cluster. It ends with the test.
+// watchOrder starts to watch the kcp and a cluster. It ends with the test.
 func (c *splitCase) watchOrder(cluster string) *order {
 	c.tb.Helper()
 	o := &order{cluster: cluster, sent: map[string]int64{}, left: map[string]int64{}}
@@ -230,7 +231,7 @@ func (o *order) note(resource string, e watch.Event, note func(string, *unstruct
 	note(resource+"/"+object.GetName(), object, e.Type, at)
 }
 
-// upstream notes when an object was sent to the cluster for the first time.
+// upstream records when an object was first sent to the cluster.
 func (o *order) upstream(key string, object *unstructured.Unstructured, _ watch.EventType, at int64) {
 	if o.sent[key] == 0 && slices.Contains(workloadv1alpha1.Targets(object.GetLabels()), o.cluster) {
 		o.sent[key] = at
@@ -243,8 +244,8 @@ func (o *order) downstream(key string, _ *unstructured.Unstructured, what watch.
 	}
 }
 
-// inOrder asserts that all that app needs was sent before it, and left after it; its
-// claim has not left.
+// inOrder checks that everything that app needs was sent before it, and left after it, and that
+// its claim has not left.
 func (o *order) inOrder(t *testing.T) {
 	t.Helper()
 	o.mu.Lock()
@@ -272,7 +273,7 @@ func (o *order) inOrder(t *testing.T) {
 	}
 }
 
-// dependenciesAreRead has containers read what came along, in two clusters of rik.
+// dependenciesAreRead checks that containers can read the followers, in two rik clusters.
 func dependenciesAreRead(c *splitCase) {
 	c.why("deployment/app")
 	c.kubectl("create", "configmap", "settings", "--from-literal=GREETING=hi")
@@ -292,7 +293,7 @@ func dependenciesAreRead(c *splitCase) {
 	c.awaitHas(secretsType, "keys")
 }
 
-// environ is the environment of a process, as the kernel has it.
+// environ returns the environment of a process from the kernel.
 func environ(pid int) []string {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
@@ -301,8 +302,8 @@ func environ(pid int) []string {
 	return strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
 }
 
-// anyType is (f): what has a scale subresource is divided, whatever it is, and what has
-// none goes whole to one cluster, or to every one.
+// anyType is (f): any type with a scale subresource is split by replicas. Objects of other types
+// go as a whole to one cluster, or to every cluster.
 func anyType(c *splitCase) {
 	const pod = `{metadata: {labels: {app: x}}, spec: {containers: [{name: x, image: "x:1"}]}}`
 	c.create(statefulSets, `

@@ -13,7 +13,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// foreseen is what rikctl plan and rikctl whatif say of a root, as far as it is compared.
+// foreseen has the compared parts of the output of rikctl plan and rikctl whatif for a root.
 type foreseen struct {
 	Name     string
 	Clusters []struct {
@@ -23,7 +23,7 @@ type foreseen struct {
 	Then map[string]int
 }
 
-// ends are the parts in the end.
+// ends returns the parts at the end.
 func (f foreseen) ends() parts {
 	got := parts{}
 	for _, c := range f.Clusters {
@@ -34,9 +34,9 @@ func (f foreseen) ends() parts {
 	return got
 }
 
-// planIsOutcome has each of several changes planned, sees that this changed nothing, and
-// then applies it and sees the plan come true: a new root, another number, a Placement;
-// and at last the same for a cluster that is lost.
+// planIsOutcome plans each of several changes, checks that planning changes nothing, then
+// applies the change and compares the result with the plan: a new root, another number of
+// replicas, a Placement, and at last the loss of a cluster.
 func planIsOutcome(c *splitCase) {
 	c.why("deployment/web")
 	everywhere := parts{"east": 3, "north": 3, "south": 2, "west": 2}
@@ -88,7 +88,7 @@ spec:
 	c.remove("web")
 }
 
-// losingWest asks what would become of the root without west, and then pulls its cable.
+// losingWest runs whatif for the loss of west, and then disconnects it.
 func (c *splitCase) losingWest(before parts) {
 	c.tb.Helper()
 	out := c.do("rikctl", "whatif", "--lose-cluster", "west", "deployment/web", "-o", "json")
@@ -116,8 +116,8 @@ func (c *splitCase) losingWest(before parts) {
 	c.rests("web", before)
 }
 
-// fencedNeverExceeds cuts a cluster off for so long that the replicas of a fenced root
-// there are replaced, and counts all that run, all the time.
+// fencedNeverExceeds disconnects a cluster until the replicas of a fenced root there are
+// replaced, and counts everything that runs all the time.
 func fencedNeverExceeds(c *splitCase) {
 	c.why("deployment/web")
 	const whole = 4
@@ -129,11 +129,12 @@ func fencedNeverExceeds(c *splitCase) {
 	c.rests("web", both)
 	c.site["west"].Unplug()
 	defer c.site["west"].Plug()
-	// Stopped in west before it is replaced in east.
+	// The replicas must stop in west before they are replaced in east.
 	most := 0
 	stopped := false
 	c.eventually(func() error {
-		// West first: what stops there in between is counted twice rather than not at all.
+		// Read west first, so that a replica that moves in between is counted twice, not zero
+		// times.
 		west, _ := c.running("west", "web")
 		east, _ := c.running("east", "web")
 		most = max(most, west+east)
@@ -163,7 +164,7 @@ func fencedNeverExceeds(c *splitCase) {
 	c.remove("web")
 }
 
-// fences says whether clusters say of themselves that they can fence.
+// fences returns an error unless the clusters report that they can fence.
 func (c *splitCase) fences(names ...string) error {
 	for _, name := range names {
 		cluster, err := c.cluster(name)

@@ -21,9 +21,10 @@ const (
 	onKubernetes = "kind=kubernetes"
 )
 
-// TestPrivilegedSplitter divides roots over rik clusters that run them and Kubernetes that
-// says so: what reference D5 and D6 list, and what the splitter of the paper lacks. All
-// share one fleet; one case follows the other, and leaves nothing in the clusters.
+// TestPrivilegedSplitter splits roots over rik clusters, which run them, and a Kubernetes, which
+// simulates that. It covers the points in D5 and D6 of the reference, and what the published
+// splitter lacks. All cases share one fleet. They run one after the other, and leave nothing in
+// the clusters.
 func TestPrivilegedSplitter(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -56,7 +57,7 @@ func TestPrivilegedSplitter(t *testing.T) {
 	}
 }
 
-// dividedAndSummed is what a user sees who knows nothing of clusters.
+// dividedAndSummed tests what a user sees who knows nothing about clusters.
 func dividedAndSummed(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 10, map[string]string{"clusters": onKubernetes})
@@ -76,7 +77,8 @@ func dividedAndSummed(c *splitCase) {
 		}
 	}
 	c.hints("web", map[string]string{"clusters": ""})
-	// Ten over four: the remainder stays where there are some, so that none is moved for it.
+	// Ten over four: the remainder stays where replicas already run, so that none is moved for
+	// it.
 	c.rests("web", parts{"east": 2, "north": 3, "south": 3, "west": 2})
 	c.remove("web")
 }
@@ -100,7 +102,8 @@ func rescaled(c *splitCase) {
 	c.remove("web")
 }
 
-// leavesByHand are corrected, upstream and downstream, and come back.
+// leavesByHand checks that manual changes of leaves, upstream and downstream, are corrected, and
+// that deleted leaves come back.
 func leavesByHand(c *splitCase) {
 	c.why("deployment/web")
 	want := parts{"north": 2, "south": 2}
@@ -135,7 +138,7 @@ func leavesByHand(c *splitCase) {
 	c.remove("web")
 }
 
-// hintsCount is (b): wishes of a Placement, and of annotations, which go before it.
+// hintsCount is (b): the settings of a Placement, and of annotations, which override them.
 func hintsCount(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 8, nil)
@@ -151,20 +154,20 @@ spec:
 `)
 	c.rests("web", parts{"north": 6, "south": 2})
 
-	// Not to one of them, by an annotation on top of the Placement.
+	// An annotation in addition to the Placement excludes one of them.
 	c.hints("web", map[string]string{"not-clusters": "workloads.kcp.dev/cluster=north"})
 	c.rests("web", parts{"south": 8})
 	c.hints("web", map[string]string{"not-clusters": "", "strategy": "even"})
 	c.rests("web", parts{"north": 4, "south": 4})
 
-	// A taint drives it out, unless it is tolerated.
+	// A taint evicts it, unless it is tolerated.
 	c.patchCluster("south", `{"spec":{"taints":[{"key":"spot","value":"yes","effect":"NoExecute"}]}}`)
 	c.rests("web", parts{"north": 8})
 	c.hints("web", map[string]string{"tolerations": "spot=yes:NoExecute"})
 	c.rests("web", parts{"north": 4, "south": 4})
 	c.patchCluster("south", `{"spec":{"taints":null}}`)
 
-	// What cannot be read changes nothing, and the root says what is wrong.
+	// An invalid hint changes nothing, and the root's status reports the mistake.
 	c.hints("web", map[string]string{"weights": "north:9"})
 	c.scale("web", 2)
 	c.eventually(func() error {
@@ -182,9 +185,9 @@ spec:
 	c.remove("web")
 }
 
-// clustersLeaveAndCome is (d), (e) and detaching: a cluster that is unregistered keeps what
-// it runs, which is replaced elsewhere; when it comes again it gets parts, no more of
-// them at a time than the root allows.
+// clustersLeaveAndCome is (d), (e) and detaching. An unregistered cluster keeps its objects,
+// whose replicas are replaced elsewhere. When it is registered again, it gets parts, no more at
+// a time than the root allows.
 func clustersLeaveAndCome(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 8, map[string]string{"clusters": onKubernetes})
@@ -217,13 +220,13 @@ func clustersLeaveAndCome(c *splitCase) {
 	c.hints("web", map[string]string{"max-moves": ""})
 	c.rests("web", parts{"north": 4, "south": 4})
 	c.remove("web")
-	// What was let go of is its cluster's.
+	// The detached objects belong to the cluster now.
 	if err := c.down["south"].Resource(namespaces).Delete(c.tb.Context(), namespace, metav1.DeleteOptions{}); err != nil {
 		c.tb.Fatal(err)
 	}
 }
 
-// rolledOut is a change of the template: one cluster after the other, and not further than
+// rolledOut changes the template: the rollout reaches one cluster after the other, and stops at
 // a cluster in which it fails.
 func rolledOut(c *splitCase) {
 	c.why("deployment/web")
@@ -257,11 +260,12 @@ func rolledOut(c *splitCase) {
 	c.remove("web")
 }
 
-// inTurn watches a new environment reach the leaves: that of west not before east's is done.
+// inTurn watches a new environment variable reach the leaves: west's must not have it before
+// east's is done.
 func (c *splitCase) inTurn(want string) {
 	c.tb.Helper()
 	c.eventually(func() error {
-		// West first: what is read of east afterward is younger.
+		// Read west first, so that what is read of east is newer.
 		leaves, err := c.leaves(deployments, "web")
 		if err != nil {
 			return err
@@ -279,7 +283,7 @@ func (c *splitCase) inTurn(want string) {
 	})
 }
 
-// environment says whether the processes of both clusters of rik have a variable.
+// environment returns an error unless the processes of both rik clusters have a variable.
 func (c *splitCase) environment(want string, in parts) error {
 	for cluster, n := range in {
 		got := 0
@@ -306,7 +310,7 @@ func imageOf(deployment *unstructured.Unstructured) string {
 	return image
 }
 
-// killedKCP is killed between a change and what follows from it.
+// killedKCP kills the kcp between a change and its effects.
 func killedKCP(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 4, map[string]string{"clusters": onKubernetes})
@@ -318,14 +322,15 @@ func killedKCP(c *splitCase) {
 	c.remove("web")
 }
 
-// noClusters is last: all clusters leave, each with what it has, and the root says so.
+// noClusters must be last: all clusters are unregistered, each keeps its objects, and the root's
+// status reports it.
 func noClusters(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 4, nil)
 	c.rests("web", parts{"east": 1, "north": 1, "south": 1, "west": 1})
 	all := slices.Sorted(maps.Keys(c.down))
 	for _, cluster := range all {
-		// So that none takes what another leaves behind.
+		// Prevent that one cluster takes the parts of another.
 		c.patchCluster(cluster, `{"spec":{"unschedulable":true}}`)
 	}
 	for _, cluster := range all {

@@ -14,8 +14,8 @@ import (
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
 
-// TestPrivilegedTunnels has two machines that send each other everything through
-// tunnels, as machines behind different routers do.
+// TestPrivilegedTunnels has two machines that send each other all traffic through tunnels, like
+// machines behind different routers.
 func TestPrivilegedTunnels(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
@@ -59,8 +59,8 @@ func TestPrivilegedTunnels(t *testing.T) {
 	c.Rikctl("delete", "workload", "web")
 }
 
-// TestPrivilegedBlockedTunnels closes the way to a machine, which then gets nothing new, opens
-// it again, and closes it to all.
+// TestPrivilegedBlockedTunnels blocks the path to a machine, which then gets no new instances.
+// It opens the path again, and then blocks it for all.
 func TestPrivilegedBlockedTunnels(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {
