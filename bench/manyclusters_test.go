@@ -123,7 +123,7 @@ func (k *controlPlane) metrics() string {
 	return string(raw)
 }
 
-// tells returns values of the kcp's metrics, by names without labels.
+// tells returns the values of metrics of the kcp, by names without labels.
 func (k *controlPlane) tells(names ...string) map[string]float64 {
 	k.b.Helper()
 	found := map[string]float64{}

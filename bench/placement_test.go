@@ -30,7 +30,7 @@ const (
 // BenchmarkPlacement brings many instances to Running over many simulated nodes, which use the
 // real protocol, and deletes them again. It does so once with one request for each instance, and
 // once with the replicas of one workload. It counts the writes in the datastore and fails if
-// there are more than promised.
+// there are more than maxWrites per instance.
 func BenchmarkPlacement(b *testing.B) {
 	for _, way := range []struct {
 		name     string

@@ -93,10 +93,10 @@ func decidedState(b *testing.B, strategy workloadv1alpha1.Strategy) splitter.Sta
 }
 
 // BenchmarkSplitScale measures the time from the scaling of a root in a kcp until the root's
-// status reports that all replicas are ready, over two clusters with a Kubernetes API server
-// each: one root at a time, and many in parallel. The benchmark simulates the clusters'
-// controllers: replicas of a Deployment are ready at once. In turn with it, a bare client scales
-// a Deployment in both clusters, and watches the same status.
+// status reports that all replicas are ready. The root is split over two clusters with a
+// Kubernetes API server each. One root is scaled at a time, and then many in parallel. The
+// benchmark simulates the clusters' controllers: replicas of a Deployment are ready at once. In
+// turn with it, a bare client scales a Deployment in both clusters, and watches the same status.
 func BenchmarkSplitScale(b *testing.B) {
 	begin(b)
 	s := startSplitScale(b)

@@ -34,9 +34,9 @@ const (
 )
 
 // BenchmarkSync measures the time from the write of an object in a kcp until it is in the
-// physical cluster, a real Kubernetes API server, at a steady rate, and the maximum number of
-// objects per second. In turn with it, in the same run, a bare client writes the same object to
-// the one and then to the other.
+// physical cluster, a real Kubernetes API server. It measures this at a steady rate, and also
+// measures the maximum number of objects per second. In turn with it, in the same run, a bare
+// client writes the same object to the one and then to the other.
 func BenchmarkSync(b *testing.B) {
 	begin(b)
 	below := kube.Start(b, kube.Options{})

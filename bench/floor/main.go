@@ -1,5 +1,5 @@
-// Command floor is the lower limit for the size of rik's control plane: Kubernetes' sample of
-// the generic control plane with an embedded etcd, in one process, without rik's code. The
+// Command floor is the lower limit for the size of rik's control plane. It is Kubernetes' sample
+// of the generic control plane with an embedded etcd, in one process, without rik's code. The
 // benchmarks measure it next to rik, in the same run.
 //
 // It serves on 127.0.0.1 for clients with the token "floor", and has no other use.

@@ -118,9 +118,9 @@ func view(path string, read func(*bolt.Tx) error) (err error) {
 }
 
 // listsFreePages reports whether the file has a list of its free pages. etcd's files have none.
-// It reads the two meta pages. Each has 16 bytes of header; magic, version, page size and flags
-// with four bytes each; the root bucket with 16 bytes; and the page of the list, which is all
-// ones if there is none.
+// It reads the two meta pages. Each has 16 bytes of header, and then magic, version, page size
+// and flags with four bytes each. The root bucket with 16 bytes follows, and then the page of
+// the list, which is all ones in a file without one.
 func listsFreePages(path string) (bool, error) {
 	const header, pageSizeAt, listAt, length = 16, 8, 32, 40
 	file, err := os.Open(path)

@@ -121,7 +121,8 @@ func (a *Authority) Discard(dir string) error {
 // authority requires work on every node.
 const expiresSoon = 180 * 24 * time.Hour
 
-// Warning describes a problem with the authority's validity period; empty if there is none.
+// Warning describes a problem with the authority's validity period. Without a problem it is
+// empty.
 func (a *Authority) Warning(now time.Time) string {
 	from, to := a.certificate.NotBefore, a.certificate.NotAfter
 	switch {

@@ -52,8 +52,7 @@ rikctl describe node worker-1`),
 }
 
 // describedOfKind converts "app NAME" and "functions" to workloads. It returns other arguments
-// unchanged. The result is nil if there is nothing to describe; the user has then seen a
-// message.
+// unchanged. The result is nil if no object matches; the user has then seen a message.
 func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, error) {
 	kind, names, ok := ofKind(given)
 	if !ok {

@@ -20,7 +20,7 @@ import (
 //
 // fieldOwner is for commands in which a file or a user defines the object: create, apply,
 // deploy, edit, patch and rollout undo. Apply removes a field of this owner that the file no
-// longer has. The other owners are for commands that change one thing apart from the file, such
+// longer has. The other owners are for commands that change one field apart from the file, such
 // as whether a rollout is paused. Apply leaves their fields as they are, unless the file has the
 // field.
 const (
@@ -30,9 +30,9 @@ const (
 	drainOwner   = client.FieldOwner(name + "-drain")
 )
 
-// adopted lists the owners whose earlier writes move to fieldOwner when a file is applied:
-// rikctl's own updates that are not an apply, and those of the kubectl commands that rikctl has
-// too.
+// adopted lists the owners whose earlier writes move to fieldOwner when a file is applied. These
+// are rikctl's own updates that are not an apply, and those of the kubectl commands that rikctl
+// has too.
 var adopted = sets.New(name, "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-replace", "kubectl-client-side-apply")
 
 // ownedAsFile makes one of kubectl's commands write with the field manager of apply.
@@ -112,7 +112,8 @@ func (t *tool) adoptOne(info *resource.Info, preview bool) (pending bool, err er
 	return pending, err
 }
 
-// adoption returns the patch that moves the ownership, or nil if there is nothing to move.
+// adoption returns the patch that moves the ownership, or nil if all fields have the right
+// owner.
 func adoption(there runtime.Object) ([]byte, error) {
 	return csaupgrade.UpgradeManagedFieldsPatch(there, adopted, name)
 }

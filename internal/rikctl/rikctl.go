@@ -30,8 +30,8 @@ type tool struct {
 	factory cmdutil.Factory
 }
 
-// building allows one construction of a command tree at a time, because the packages under
-// kubectl's commands write global state, such as the table of feature gates and the
+// building allows one construction of a command tree at a time. The packages under kubectl's
+// commands write global state during construction, such as the table of feature gates and the
 // translations.
 var building sync.Mutex
 

@@ -345,7 +345,7 @@ func (d *drill) awaitReason(t *testing.T, cluster, reason string) {
 	})
 }
 
-// thing identifies an object by its type and name.
+// thing is the type and name of an object.
 type thing struct{ resource, name string }
 
 // place is an upstream object in a cluster.

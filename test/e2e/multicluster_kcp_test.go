@@ -141,7 +141,7 @@ func (k *kcp) publish(negotiated, resource, cluster string) {
 }
 
 // below returns the namespace in a physical cluster that belongs to one of the kcp, or "" while
-// there is none.
+// it does not exist.
 func (k *kcp) below(physical *kube.Cluster, cluster, namespace string) string {
 	k.tb.Helper()
 	want := workloadv1alpha1.Locator{

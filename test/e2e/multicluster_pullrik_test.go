@@ -21,7 +21,8 @@ import (
 )
 
 // TestPrivilegedPullOnRik runs the agent of mode pull as intended: in a container on a node of a
-// rik cluster, from an image, in the node's network, with the credentials of its Secret.
+// rik cluster. The agent comes from an image, uses the node's network, and has the credentials
+// of its Secret.
 func TestPrivilegedPullOnRik(t *testing.T) {
 	privileged.Require(t)
 	if !rikcluster.Alone(t) {

@@ -254,7 +254,7 @@ func (c *splitCase) running(cluster, name string) (int, error) {
 }
 
 // namespaceIn returns the namespace in a cluster that belongs to that of the case, or "" while
-// there is none.
+// it does not exist.
 func (c *splitCase) namespaceIn(cluster string) (string, error) {
 	if found := c.below[cluster]; found != "" {
 		return found, nil

@@ -186,8 +186,8 @@ func (d *splitDrill) stretch(round, kills int) (cutAt, mendAt int) {
 	}
 }
 
-// endStretch mends the way to south, once the cut had its effect: the cluster is not ready, and
-// a root with a grace period of 3 s has its parts elsewhere.
+// endStretch mends the way to south, once the cut had its effect. By then the cluster is not
+// ready, and a root with a grace period of 3 s has its parts elsewhere.
 func (d *splitDrill) endStretch() {
 	d.t.Helper()
 	// Let the other clusters accept what leaves.

@@ -10,7 +10,7 @@ import (
 )
 
 // strategyTable tests the prototype's table for cordoned, evicted and lost clusters, with two
-// rik clusters: what west keeps of an existing root, and what it gets of a new one.
+// rik clusters. It checks what west keeps of an existing root, and what it gets of a new one.
 func strategyTable(c *splitCase) {
 	past, future := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
 	for _, tc := range []struct {
@@ -85,7 +85,7 @@ func (c *splitCase) restsAside(name string, want parts) {
 }
 
 // notReady is (a) and (e): a disconnected cluster keeps its parts for a grace period, and then
-// loses them. What runs there counts when it comes back, and is then removed.
+// loses them. When the cluster comes back, its running replicas count, and are then removed.
 func notReady(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 4, map[string]string{"clusters": onRik, "grace-period": "20s"})

@@ -34,9 +34,9 @@ func (f foreseen) ends() parts {
 	return got
 }
 
-// planIsOutcome plans each of several changes, checks that planning changes nothing, then
-// applies the change and compares the result with the plan: a new root, another number of
-// replicas, a Placement, and at last the loss of a cluster.
+// planIsOutcome plans several changes. For each it checks that planning changes nothing, applies
+// the change, and compares the result with the plan. The changes are a new root, another number
+// of replicas, a Placement, and at last the loss of a cluster.
 func planIsOutcome(c *splitCase) {
 	c.why("deployment/web")
 	everywhere := parts{"east": 3, "north": 3, "south": 2, "west": 2}

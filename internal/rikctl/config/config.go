@@ -75,7 +75,7 @@ type Source struct {
 	Flag string
 	// Getenv reads the environment.
 	Getenv func(string) string
-	// Home is the user's home directory; empty if there is none.
+	// Home is the user's home directory; empty for a user without one.
 	Home string
 	// ReadFile reads a file.
 	ReadFile func(string) ([]byte, error)
@@ -155,8 +155,8 @@ func (s Source) places() []place {
 }
 
 // Find reads the first configuration in the order --config, $RIKCONFIG, ~/.rik/config.yaml, the
-// server's own. The search ends with an error at a file that the user named and that cannot be
-// read, and at a file that exists but that the user may not read.
+// server's own. A file that the user named and that cannot be read ends the search with an
+// error. So does a file that exists but that the user may not read.
 func Find(s Source) (*Found, error) {
 	missing := &MissingError{}
 	for _, p := range s.places() {

@@ -26,7 +26,7 @@ import (
 // Layout has the mount points of the machine's hierarchies.
 type Layout struct {
 	V1      map[string]string // controller (or "name=systemd") to mount point
-	Unified string            // mount point of v2; "" if there is none
+	Unified string            // mount point of v2; "" on a machine without it
 }
 
 // Detect reads the layout of this machine.

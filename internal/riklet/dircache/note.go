@@ -15,7 +15,7 @@ func (s *Shelf) notePath(about string) string {
 	return s.path(notesDir, hex.EncodeToString(sum[:])+".json")
 }
 
-// Recall reads a note. ok is false if there is none or it is unreadable, because a note only
+// Recall reads a note. ok is false if the note is missing or unreadable, because a note only
 // saves work.
 func (s *Shelf) Recall(about string, into any) (ok bool) {
 	data, err := os.ReadFile(s.notePath(about))

@@ -1,6 +1,6 @@
-// Package disk creates the block images from which microVMs boot: an image's files as one ext4
-// file system, created once and shared read-only by all its users, and a writable disk for each
-// instance.
+// Package disk creates the block images from which microVMs boot. A block image has an image's
+// files as one ext4 file system, is created once, and is shared read-only by all its users. The
+// package also creates a writable disk for each instance.
 package disk
 
 import (

@@ -70,7 +70,7 @@ func measureTree(ctx context.Context, root string, limits fetch.Limits) (measure
 type inode struct{ dev, ino uint64 }
 
 // hardLinked reports whether the file was counted under another name. The name itself needs only
-// space in a directory, for which add has a generous estimate.
+// space in a directory; add has a generous estimate of that.
 func (m *measure) hardLinked(info fs.FileInfo, st *syscall.Stat_t, seen map[inode]bool) bool {
 	if info.IsDir() || st.Nlink < 2 {
 		return false

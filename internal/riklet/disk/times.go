@@ -48,7 +48,8 @@ func extra(at syscall.Timespec) uint32 {
 // lineMost is the length of a line that debugfs reads (BUFSIZ), with room for the command.
 const lineMost = 8000
 
-// quotable reports whether a path can be an argument of debugfs, for which a line is a command.
+// quotable reports whether a path can be an argument of debugfs. Each line of its input is a
+// command.
 func quotable(path string) bool {
 	return !strings.ContainsAny(path, "\n\r\x00") && len(quote(path)) < lineMost
 }

@@ -102,8 +102,8 @@ func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err
 func (s *Store) Written(id string) string { return s.path(mountsDir, id, upperDir) }
 
 // CanMount checks whether the store's file system can hold the files that containers write. The
-// upper directory of an overlay cannot be on an overlay, as inside a container, or on a network
-// file system (Documentation/filesystems/overlayfs.rst of the kernel, "Upper and lower").
+// upper directory of an overlay cannot be on an overlay, as inside a container, nor on a network
+// file system. See "Upper and lower" in the kernel's Documentation/filesystems/overlayfs.rst.
 // CanMount mounts nothing. It fails with ErrUnfitFileSystem.
 func (s *Store) CanMount() (err error) {
 	dir, err := os.MkdirTemp(s.path(tmpDir), "probe-")

@@ -125,8 +125,8 @@ func lastWords(path string) string {
 // It is long, because a busy machine does not mean that the supervisor is dead.
 const helloTimeout = 30 * time.Second
 
-// Connect connects to a running supervisor through its socket. ErrGone means that there is none,
-// even if the path still exists.
+// Connect connects to a running supervisor through its socket. ErrGone means that no supervisor
+// runs, even if the path still exists.
 func Connect(ctx context.Context, socket string) (*Client, error) {
 	var dialer net.Dialer
 	raw, err := dialer.DialContext(ctx, "unix", socket)

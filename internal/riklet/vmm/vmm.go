@@ -125,7 +125,7 @@ type Driver interface {
 	// standard output and error are those of the VMM and of the guest's serial console.
 	Prepare(ctx context.Context, m Machine) (launch.Process, error)
 	// Connect connects to the VMM of a machine whose process was started, and waits for its
-	// socket until ctx ends. It returns ErrGone if there is none.
+	// socket until ctx ends. It returns ErrGone if no VMM answers.
 	Connect(ctx context.Context, m Machine) (VM, error)
 	// Channel returns the guest's channel. It works once the guest was started.
 	Channel(m Machine) guest.Channel

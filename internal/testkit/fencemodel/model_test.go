@@ -42,7 +42,7 @@ func TestNothingRunsTwice(t *testing.T) {
 		}
 		all.add(w.tally)
 	}
-	// The schedules must contain enough events, because without events every promise holds.
+	// The schedules must contain enough events, because without events every guarantee holds.
 	if all.counted < schedules/10 || all.fenced < schedules/2 || all.back < schedules/10 || all.node < schedules/20 {
 		t.Errorf("%d schedules have shown too little: %+v", schedules, all)
 	}

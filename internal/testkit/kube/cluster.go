@@ -1,7 +1,7 @@
 // Package kube runs a real Kubernetes control plane for tests: the kube-apiserver and optionally
-// the kube-controller-manager, which make builds from the k8s.io/kubernetes module, and rik's
-// embedded etcd in a separate process. Everything listens on loopback or on unix sockets, needs
-// no root, and ends with the test, even if the test is killed.
+// the kube-controller-manager. make builds both from the k8s.io/kubernetes module. The datastore
+// is rik's embedded etcd in a separate process. Everything listens on loopback or on unix
+// sockets, needs no root, and ends with the test, even if the test is killed.
 //
 // There is no scheduler and no kubelet. [Options.Kubelet] simulates both: it binds pods to one
 // node and sets their status as a kubelet would.
@@ -32,7 +32,7 @@ import (
 // poll one: two busy cores under the race detector are slow.
 const Timeout = 3 * time.Minute
 
-// Options select the parts of a cluster besides its API server.
+// Options select the parts of a cluster in addition to its API server.
 type Options struct {
 	// ControllerManager runs Kubernetes' controllers: namespaces, service accounts, garbage
 	// collection, Deployments and the rest. It does not run the node lifecycle controller,

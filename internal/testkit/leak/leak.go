@@ -1,5 +1,5 @@
 // Package leak checks, when the tests of a process have ended, for goroutines of rik that still
-// run. Each Run promises that everything that it started has ended when it returns.
+// run. Each Run guarantees that everything that it started has ended when it returns.
 //
 //	func TestMain(m *testing.M) { os.Exit(leak.After(kcptest.RunMain(m))) }
 //
@@ -34,7 +34,7 @@ func After(code int) int {
 	return 1
 }
 
-// await waits until there are none, and returns the last ones that it saw.
+// await waits until no such goroutine runs, and returns the last ones that it saw.
 func await(timeout time.Duration) []string {
 	deadline := time.Now().Add(timeout)
 	for pause := time.Millisecond; ; pause *= 2 {

@@ -1,6 +1,6 @@
 // Package program finds the programs that tests start. A server that a test needs but does not
-// test runs as a separate process: without the race detector, and without a Kubernetes API
-// server in the test's own binary.
+// test runs as a separate process. It has no race detector, and the test's own binary does not
+// contain a Kubernetes API server.
 package program
 
 import (

@@ -1,4 +1,4 @@
-// Package served has the operations of tests on an API server of rik, in any process: apitest
+// Package served has the operations of tests on an API server of rik, in any process. apitest
 // and kcpinside run one inside the test process, apiprocess and kcptest in a separate process.
 package served
 

@@ -1,6 +1,6 @@
-// Package wire is the format of a microVM's channel: the greeting that finds the beginning of a
-// session in a stream without one, the multiplexer, and the lines and frames of one stream. Both
-// ends use it; neither trusts the other.
+// Package wire is the format of a microVM's channel. It has the greeting that finds the
+// beginning of a session in a stream without one, the multiplexer, and the lines and frames of
+// one stream. Both ends use it; neither trusts the other.
 //
 // A stream has one line of JSON in each direction, the request and the answer. Operations that
 // continue then use frames: one byte of kind, four of length, and the content. The end of data

@@ -3,9 +3,10 @@
 //
 // A supervisor calls its own program again with Word as the only argument. The Process is in its
 // environment, where other users of the machine cannot read it. The new process joins the
-// cgroups, drops its privileges and executes the program in its place, so that the supervisor is
-// the program's parent and the process ID stays the same. It writes an error before that to
-// ErrorFD, which the start of the program closes. If ErrorFD has no data, the program runs.
+// cgroups, drops its privileges and executes the program in its place. Therefore the supervisor
+// is the program's parent and the process ID stays the same. The new process writes an error
+// before that to ErrorFD, which the start of the program closes. If ErrorFD has no data, the
+// program runs.
 //
 // Environ and ReadFailure are for callers that start the process themselves, like the
 // supervisor. Other callers use Command and Start. Run is the code of the new process.

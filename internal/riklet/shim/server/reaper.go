@@ -77,7 +77,7 @@ func (r *reaper) reap() {
 // program. If that fails, it can report the error only on its stderr.
 const runcInit = "runc:[2:INIT]"
 
-// ended returns a child that has ended and must be reaped, or 0 if there is none.
+// ended returns a child that has ended and must be reaped. It returns 0 if no child has ended.
 func ended() int {
 	for {
 		var info unix.Siginfo

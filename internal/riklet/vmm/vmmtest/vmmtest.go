@@ -1,8 +1,9 @@
 // Package vmmtest is the conformance suite of vmm.Driver, also for the fake.
 //
-// Run starts the drivers' processes as the drivers' users, and checks the promises of the
-// contract: refused machines, the states and their changes, snapshots, several agents at once, a
-// VMM that dies, one that sends wrong answers, and that no files are left.
+// Run starts the drivers' processes as the drivers' users, and checks the guarantees of the
+// contract. It covers refused machines, the states and their changes, snapshots, several agents
+// at once, a VMM that dies, and one that sends wrong answers. It also checks that no files are
+// left.
 package vmmtest
 
 import (

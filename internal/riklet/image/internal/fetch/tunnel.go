@@ -111,7 +111,7 @@ func (t *tunnel) serve(ctx context.Context, client *net.TCPConn) {
 	var back sync.WaitGroup
 	back.Go(func() {
 		if _, err := io.Copy(client, upstream); err != nil {
-			_ = client.SetLinger(0) // tell the client that the connection was cut
+			_ = client.SetLinger(0) // so that the client sees that the connection was cut
 			_ = client.Close()
 			return
 		}

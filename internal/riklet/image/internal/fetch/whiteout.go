@@ -102,8 +102,8 @@ type merged struct {
 	known  map[string]object
 }
 
-// object is the result of a lookup: the directories of these layers, by index, that are merged
-// into one; or a symbolic link; or neither, for any other file or for none.
+// object is the result of a lookup. It has the directories of these layers, by index, that are
+// merged into one; or it is a symbolic link. Otherwise it is another file, or does not exist.
 type object struct {
 	dirs []int
 	link bool

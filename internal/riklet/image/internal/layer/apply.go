@@ -146,7 +146,7 @@ func (u *unpacker) blame(hdr *tar.Header, err error) error {
 
 // badAttribute finds the attribute that the system refuses, because the extractor's error does
 // not name it. It is the one for which setting it again returns the same error. If the error is
-// a lack of space but the file system has space, the attribute is the cause: file systems such
+// a lack of space but the file system has space, the attribute is the cause. File systems such
 // as ext4 have one block for the attributes of a file.
 func (u *unpacker) badAttribute(hdr *tar.Header, err error) string {
 	attributes := hdr.Xattrs //nolint:staticcheck // what the extractor reads

@@ -1,7 +1,7 @@
 // Package apitest is a fake of Firecracker and its jailer, for tests on machines that have
 // neither. It boots nothing. It checks every request against Firecracker's published API: paths
-// and methods, fields and their limits, the order of calls, and that the named files exist and
-// that the VMM's user can open them.
+// and methods, fields and their limits, and the order of calls. It also checks that the named
+// files exist and that the VMM's user can open them.
 package apitest
 
 import (
