@@ -70,7 +70,7 @@ rikctl api negotiate --plan deployments.apps -o yaml # with the whole schema`),
 			if len(given) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			// without an answer, completion offers no names
+			// Without an answer, completion offers no names.
 			states, _ := t.negotiations(cmd.Context(), "")
 			var names []string
 			for i := range states {

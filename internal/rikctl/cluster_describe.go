@@ -16,7 +16,7 @@ import (
 // writeCluster describes a Cluster. It never prints a kubeconfig.
 func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	shown := o.ObjectMeta.DeepCopy()
-	// it contains an inline kubeconfig
+	// This annotation contains an inline kubeconfig.
 	delete(shown.Annotations, corev1.LastAppliedConfigAnnotation)
 	writeMeta(w, shown)
 	field(w, 0, "Location", o.Status.Location)

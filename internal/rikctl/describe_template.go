@@ -164,7 +164,7 @@ func writeContainerStatus(w describe.PrefixWriter, s *rikv1alpha1.ContainerStatu
 	}
 	field(w, 2, "State", state)
 	optional(w, 3, "Message", s.Message)
-	// else the message belongs to the last run
+	// Otherwise the message belongs to the last run.
 	if s.State != rikv1alpha1.ContainerWaiting || s.LastState == nil {
 		optional(w, 3, "Started", moment(s.StartedAt))
 		optional(w, 3, "Finished", moment(s.FinishedAt))

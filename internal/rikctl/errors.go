@@ -231,7 +231,7 @@ func foreign(text, server string) outcome {
 func isForeign(text string) bool {
 	return containsAny(text, []string{
 		"the server rejected our request for an unknown reason",
-		// gRPC's answer to other protocols: the ports of the scheduler and of nodes
+		// gRPC answers other protocols with this, on the ports of the scheduler and of nodes.
 		"(UnsupportedMediaType): unknown",
 	})
 }

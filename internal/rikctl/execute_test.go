@@ -425,7 +425,7 @@ func TestTopics(t *testing.T) {
 	}
 	r := m.run(t, "__complete", "create", "")
 	r.check(t, ExitOK, "workload", "instance", "tenant", "namespace")
-	// without a server: no completions and no error
+	// Without a server there are no completions and no error.
 	m.run(t, "__complete", "get", "inst").check(t, ExitOK)
 }
 

@@ -245,7 +245,7 @@ func tryPlan(t *testing.T, s *splitSite) {
 	plan(s.root("web", 7)).check(t, 1, ", changed,", "Whole:", "1 of 1 would change")
 	plan(s.root("api", 3)).check(t, 1, "deployment/api", ", new,")
 	s.do(t, "get", "deployment", "api").check(t, ExitNotFound)
-	// the server sets the default
+	// The server sets the default.
 	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;")
 	plan(strings.Replace(s.root("web", 10), "{name: web}", `{name: web, annotations: {placement.workloads.kcp.dev/max-moves: many}}`, 1)).
 		check(t, ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
@@ -286,7 +286,7 @@ func tryWhatif(t *testing.T, s *splitSite) {
 	s.do(t, "whatif", "--lose-cluster", "north").check(t, ExitNotFound, `"north" not found`, "rikctl get clusters")
 	s.do(t, "whatif", "--add-cluster", "east").check(t, ExitUsage, "there is a cluster east already")
 	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
-	// all namespaces
+	// Without a namespace, whatif covers all of them.
 	s.run(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, ExitOK, "1 of 1 objects")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, ExitError, "is not divided", "rikctl why")

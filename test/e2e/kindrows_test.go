@@ -198,7 +198,7 @@ func (k *kindCell) answers(ctx context.Context, url, want string) {
 func hasUDP(_ *testing.T, k *kindCell) {
 	in := k.running(probed)
 	want := "hello from " + in.Name
-	// a host port has no traffic for an instance that is not ready
+	// A host port has no traffic for an instance that is not ready.
 	k.must(k.exec(in, "touch", "ready"))
 	for _, address := range []string{net.JoinHostPort(in.Status.Address, "5353"), fmt.Sprintf("127.0.0.1:%d", k.port+1)} {
 		k.c.Eventually(func() error {
@@ -245,7 +245,7 @@ func hasRestartPolicies(t *testing.T, k *kindCell) {
 		if got := k.c.Rikctl("logs", in.Name, "--previous"); got != said+"\n" {
 			t.Errorf("the run before said %q, want %q", got, said)
 		}
-		// deletion must leave nothing, which the last row checks
+		// Deletion must leave nothing, which the last row checks.
 		k.c.Rikctl("delete", "workload", k.workload(workload))
 	}
 	for workload, phase := range map[string]rikv1alpha1.InstancePhase{done: rikv1alpha1.InstanceCompleted, once: rikv1alpha1.InstanceFailed} {

@@ -198,7 +198,7 @@ func (c *splitChurn) create(r *splitRoot) {
 	c.d.below.allow(r)
 	c.insist("making the root "+r.name, func() error {
 		made, err := c.d.up.AppsV1().Deployments(splitNamespace).Create(c.d.t.Context(), r.object(), metav1.CreateOptions{})
-		// an earlier attempt whose answer was an error, or a root that is being deleted
+		// An earlier attempt made it in spite of an error, or it is a root that is being deleted.
 		if apierrors.IsAlreadyExists(err) {
 			if made, err = c.d.up.AppsV1().Deployments(splitNamespace).Get(c.d.t.Context(), r.name, metav1.GetOptions{}); err != nil {
 				return err

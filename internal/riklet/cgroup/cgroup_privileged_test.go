@@ -76,7 +76,7 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 	defer cancel()
 	t.Cleanup(func() { _ = layout.Destroy(ctx, parent) })
 	var procs []string
-	// the second time they change
+	// The second time, the limits change.
 	for _, limits := range []Limits{{}, {MemoryBytes: 32 << 20, MilliCPU: 1500, PIDs: 7}} {
 		if procs, err = layout.Create(parent+"/one", limits); err != nil {
 			t.Fatal(err)

@@ -83,7 +83,7 @@ func parse(raw []byte) superblock {
 		magic: le.Uint16(raw[0x38:]), state: le.Uint16(raw[0x3a:]), inodeSize: le.Uint16(raw[0x58:]),
 		incompat: le.Uint32(raw[0x60:]), roCompat: le.Uint32(raw[0x64:]),
 		checksum: le.Uint32(raw[0x3fc:]),
-		// crc32c, starting with all ones, without the final inversion.
+		// The checksum is crc32c that starts with all ones, without the final inversion.
 		wantChecksum: ^crc32.Checksum(raw[:0x3fc], crc32.MakeTable(crc32.Castagnoli)),
 	}
 	if sb.incompat&incompat64Bit != 0 {

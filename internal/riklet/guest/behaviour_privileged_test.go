@@ -57,7 +57,7 @@ func TestPrivilegedBootBehaviour(t *testing.T) {
 		{"dial", testDial},
 		{"thaw", testThaw},
 		{"flood", testFlood},
-		// must be the last one
+		// This must be the last case, because the guest ends.
 		{"shutdown", func(t *testing.T, _ guest.Guest) { testShutdown(t, m) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.test(t, m.guest) })

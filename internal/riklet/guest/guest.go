@@ -130,13 +130,13 @@ type Process struct {
 	TTY  bool     `json:"tty,omitempty"`
 	Size Size     `json:"size,omitzero"`
 
-	// The following fields are for a container only.
-	// its image, mounted read-only below a writable layer
+	// The following fields are for a container only. Root is its image, mounted read-only below a
+	// writable layer.
 	Root         Disk     `json:"root,omitzero"`
 	ReadOnlyRoot bool     `json:"readOnlyRoot,omitempty"`
 	Mounts       []Mount  `json:"mounts,omitempty"`
 	Capabilities []string `json:"capabilities,omitempty"` // CAP_…; those to keep
-	// may gain privileges through set-user-ID programs
+	// NewPrivs allows the process to gain privileges through set-user-ID programs.
 	NewPrivs    bool  `json:"newPrivs,omitempty"`
 	NonRoot     bool  `json:"nonRoot,omitempty"`     // refuses to start as user 0
 	MemoryBytes int64 `json:"memoryBytes,omitempty"` // limits; 0 means none

@@ -13,7 +13,8 @@ type Op string
 const (
 	OpConfigure Op = "configure" // then the files of its volumes as frames
 	OpRun       Op = "run"       // then output as frames, until the exit
-	// then frames; on another stream, so that it cannot hide the end of the run's
+	// OpStdin is followed by frames. It has its own stream, so that it cannot hide the end of the
+	// run's stream.
 	OpStdin    Op = "stdin"
 	OpSignal   Op = "signal"
 	OpResize   Op = "resize"

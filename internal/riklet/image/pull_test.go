@@ -508,7 +508,7 @@ func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
 				}
 				serve.ServeHTTP(&stopping{ResponseWriter: w, room: 300 << 10, release: release}, r)
 			}))
-			// before the server's Close, which waits for its requests
+			// This must run before the server's Close, which waits for its requests.
 			t.Cleanup(func() { close(release) })
 			s := open(t, func(c *Config) { c.Limits.Stall = 4 * time.Second })
 			w := &progress.Work{}

@@ -186,7 +186,7 @@ func TestPrivilegedShimRefusesProcesses(t *testing.T) {
 		"Root":       {func(l *launch.Process) { l.UID = 0 }, 0, "user 0"},
 		"RootGroup":  {func(l *launch.Process) { l.GID = 0 }, 0, "group 0"},
 		"RootBeside": {func(l *launch.Process) { l.Groups = []uint32{0} }, 0, "group 0"},
-		// the kernel would keep it root
+		// The kernel reads this ID as "no change", so the process would stay root.
 		"NoUser":    {func(l *launch.Process) { l.UID = 1<<32 - 1 }, 0, "not an ID"},
 		"NoGroup":   {func(l *launch.Process) { l.GID = 1<<32 - 1 }, 0, "not an ID"},
 		"Variable":  {func(l *launch.Process) { l.Env = []string{"=x"} }, 0, "NAME=value"},

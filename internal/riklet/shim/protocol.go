@@ -87,7 +87,7 @@ type Container struct {
 	Starting bool `json:"starting,omitempty"`
 	Exited   bool `json:"exited,omitempty"`
 	ExitCode int  `json:"exitCode,omitempty"` // 128+n for signal n
-	// in a guest, after which it cannot be queried any more
+	// OOMKilled is set only for a run in a guest, which cannot be queried after the run has ended.
 	OOMKilled  bool      `json:"oomKilled,omitempty"`
 	FinishedAt time.Time `json:"finishedAt,omitzero"`
 	// Message is the reason for an end that the process itself did not cause.

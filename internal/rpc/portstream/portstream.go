@@ -162,7 +162,7 @@ func (s *Stream) CloseWrite() error { return s.send(websocket.TextMessage, []byt
 // Fail sends the reason why the connection failed, and then calls Finish.
 func (s *Stream) Fail(why error) {
 	text := errorPrefix + why.Error()
-	// an error means that the peer is gone
+	// An error means that the peer is gone.
 	_ = s.send(websocket.TextMessage, []byte(text[:min(len(text), maxText)]))
 	s.Finish()
 }
@@ -171,7 +171,7 @@ func (s *Stream) Fail(why error) {
 // which confirms that it has received everything. Closing earlier could discard data in transit.
 func (s *Stream) Finish() {
 	message := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
-	// the connection ends either way
+	// The connection ends even if this fails.
 	_ = s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(goodbye))
 	_ = s.ws.SetReadDeadline(time.Now().Add(goodbye))
 }

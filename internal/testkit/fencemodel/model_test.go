@@ -199,7 +199,7 @@ func (w *world) misfortune() {
 	switch w.IntN(11) {
 	case 0:
 		w.kcp.down.until = until
-		// after a restart it sees the present heartbeat as new
+		// After a restart it sees the present heartbeat as new.
 		if w.IntN(2) == 0 && !w.kcp.silent {
 			w.kcp.seen, w.kcp.seenBeats = w.kcp.at(until), w.kcp.beats
 		}

@@ -60,7 +60,7 @@ func Running() []string {
 	}
 	var found []string
 	for i, stack := range strings.Split(strings.TrimSpace(string(all)), "\n\n") {
-		// the first is the caller's
+		// The first one is the caller's.
 		if i > 0 && strings.Contains(stack, module) && !isConnection(stack) {
 			found = append(found, stack)
 		}

@@ -125,7 +125,7 @@ func loadModules() {
 		if err := loadModule(filepath.Join(moduleDir, filepath.Base(name))); err != nil && !errors.Is(err, unix.EEXIST) {
 			console("rik-init: module %s: %v", name, err)
 		}
-		// the kernel has its own copy in memory
+		// The kernel has its own copy in memory.
 		_ = os.Remove(filepath.Join(moduleDir, filepath.Base(name)))
 	}
 	_ = unix.Unmount(moduleDir, unix.MNT_DETACH)

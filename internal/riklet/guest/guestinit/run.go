@@ -28,7 +28,7 @@ type run struct {
 	id        uint64
 	container string // empty for a command in a container
 	child     *Child
-	// guarded by the server's lock; after the end, the PID may belong to another process
+	// ended is guarded by the server's lock. After the end, the PID may belong to another process.
 	ended    bool
 	reported chan struct{} // closed when nothing more will be reported
 

@@ -22,7 +22,7 @@ type output struct {
 	log     *logfile.Writer
 	pumps   sync.WaitGroup
 	sources []*os.File
-	// of writers outside output, which have stopped by the time of finish
+	// sinks belong to writers outside output, which have stopped by the time of finish.
 	sinks   []*logfile.Stream
 	child   []*os.File // the runtime's descriptors 0, 1 and 2
 	console *shim.Console

@@ -47,7 +47,7 @@ func (s *Server) spawnProcess(ctx context.Context, p launch.Process, out *output
 	}
 	defer sent.Close()
 	attr := &syscall.ProcAttr{
-		// its position is launch.ErrorFD
+		// The position of the error file is launch.ErrorFD.
 		Dir: "/", Env: launch.Environ(p), Files: append(out.childFDs(), send.Fd()),
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	}
