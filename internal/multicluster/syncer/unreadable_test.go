@@ -306,7 +306,7 @@ func TestStoredVersionIsNotSaid(t *testing.T) {
 	k.namespace("unsaid")
 	config := k.configOf("east", physical.Rest())
 	config.Upstream = tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
-		if broken.Load() && r.URL.Path == "/apis/unsaid.example.com/v1" {
+		if broken.Load() && (r.URL.Path == "/apis/unsaid.example.com/v1" || r.URL.Path == "/apis/unsaid.example.com/v1beta1") {
 			return statusOf(r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "it is being served anew"), nil
 		}
 		return next.RoundTrip(r)
