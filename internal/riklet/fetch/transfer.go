@@ -54,7 +54,7 @@ func (t *transfer) watched(ctx context.Context) (_ context.Context, done func())
 }
 
 func (t *transfer) run(ctx context.Context) (*Result, error) {
-	res, err := t.f.ask(ctx, t.r, 0)
+	res, err := t.f.ask(ctx, t.r, 0) //nolint:bodyclose // t.body is closed below; a resumed transfer replaces it
 	if err != nil {
 		return nil, err
 	}
