@@ -14,7 +14,9 @@ import (
 	"github.com/vishvananda/netns"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/netmap"
+	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/proxy"
 )
 
@@ -59,9 +61,7 @@ func measureRules(b *testing.B, variant, shape string, n int) time.Duration {
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
 		Table: func() *netmap.Snapshot { return s },
-		Facts: func() proxy.Facts {
-			return proxy.Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}
-		},
+		Facts: nodeFacts,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -83,6 +83,15 @@ func measureRules(b *testing.B, variant, shape string, n int) time.Duration {
 		b.Error(err)
 	}
 	return whole
+}
+
+// nodeFacts are those of a node in a cluster with an overlay, so that the proxy writes every kind
+// of rule that a node has.
+func nodeFacts() proxy.Facts {
+	return proxy.Facts{
+		Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24"), Bridge: bridge.DefaultName,
+		Ways: []string{overlay.Device}, TunnelPort: overlay.Port, NamePort: 4953,
+	}
 }
 
 func timed(b *testing.B, p *proxy.Proxy) time.Duration {

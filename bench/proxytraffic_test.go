@@ -59,9 +59,7 @@ func measureRequests(b *testing.B, n int) {
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
 		Table: func() *netmap.Snapshot { return s },
-		Facts: func() proxy.Facts {
-			return proxy.Facts{Node: "a", PodCIDR: netip.MustParsePrefix("10.62.1.0/24")}
-		},
+		Facts: nodeFacts,
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -5,11 +5,11 @@
 # and the drills of the splitter: 500 kills, and fenced roots whose clusters are cut off.
 # Databases are those of Debian, fetched into bin and not installed.
 # Before them, all tests, which must pass on their first run, and govulncheck; after them, as
-# root, make demo in a bare Debian. What fails is named at the end, with how to run it again; a
+# root, the benchmarks, so that one that broke is noticed, and make demo in a bare Debian. What fails is named at the end, with how to run it again; a
 # fuzz target also leaves its input in testdata/fuzz of its package, and a drill tells its
 # seed. What this machine could not run is named too, and does not count as failed.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|bare]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare]...;
 # all without a word.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS say how much, and
 # RIK_DRILL_SEED repeats the choices of a drill.
@@ -101,6 +101,12 @@ drills() {
   done
 }
 
+# The figures of a noisy machine decide nothing, but each benchmark has to reach its end.
+benchmarks() {
+  root_for "the benchmarks" || return 0
+  try hack/bench.sh
+}
+
 # README's commands on a machine that has git, make and root.
 bare() {
   root_for "make demo in a bare Debian" || return 0
@@ -111,7 +117,7 @@ bare() {
   try hack/bare.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills bare)
+all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills benchmarks bare)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }
