@@ -23,6 +23,8 @@ const faultsPage = root + "/docs/faults.md"
 var (
 	// faultName finds the names by which tests say which fault they guard against.
 	faultName = regexp.MustCompile(`Fault[0-9]{2}`)
+	// isTest matches the name of a test, benchmark or fuzz test.
+	isTest = regexp.MustCompile("^(Test|Benchmark|Fuzz)[^a-z]")
 	// listedTest is a test as the page names it: `folder.TestName`.
 	listedTest = regexp.MustCompile("`([a-z][A-Za-z0-9_/]*)\\.(Test[A-Za-z0-9_]*)`")
 )
@@ -55,7 +57,7 @@ func TestFaultsAreListed(t *testing.T) {
 	}
 }
 
-// testNames are all tests of the module as folder.TestName. A subtest whose name
+// testNames are all tests, benchmarks and fuzz tests of the module as folder.TestName. A subtest whose name
 // is a word with a fault in it stands for itself.
 func testNames(t *testing.T) []string {
 	t.Helper()
@@ -91,7 +93,7 @@ func testsOf(path string) ([]string, error) {
 	var names []string
 	for _, decl := range file.Decls {
 		f, ok := decl.(*ast.FuncDecl)
-		if !ok || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Test") {
+		if !ok || f.Recv != nil || !isTest.MatchString(f.Name.Name) {
 			continue
 		}
 		names = append(names, filepath.ToSlash(dir)+"."+f.Name.Name)
