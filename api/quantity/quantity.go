@@ -36,7 +36,7 @@ func (e *Error) Error() string {
 func short(s string) string {
 	const most = 64
 	if len(s) > most {
-		return s[:most] + "..."
+		return strings.ToValidUTF8(s[:most], "") + "..."
 	}
 	return s
 }

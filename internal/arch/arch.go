@@ -28,12 +28,18 @@ type Rule struct {
 // heavy is what a node agent has no room for: each adds megabytes of memory.
 var heavy = []string{"k8s.io/client-go", "k8s.io/apiserver", "k8s.io/kubernetes", "sigs.k8s.io/controller-runtime", "go.etcd.io/etcd"}
 
+// external are the beginnings of the paths of other modules that rik uses.
+var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "go.uber.org", "golang.org", "google.golang.org", "gopkg.in", "k8s.io", "sigs.k8s.io"}
+
 // pulls is what rik-unpack has so that the agent need not: libraries for
 // registries, archives and layers.
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
+// small are packages for one purpose each, which use only the standard library.
+var small = []string{"internal/excerpt"}
+
 // shared is what every component may use.
-var shared = []string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}
+var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}, small...)
 
 // splitterController runs the splitter's decisions. What decides, and the command line that
 // explains decisions, do not need it.
@@ -51,7 +57,8 @@ var mayHaveInside = []string{"internal/apiserver", "internal/app", "internal/con
 var Rules = []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
-	{Under: "internal/rpc", MustNot: heavy},
+	{Under: "internal/excerpt", MustNot: external},
+	{Under: "internal/rpc", May: []string{"internal/excerpt"}, MustNot: heavy},
 	{Under: "internal/version", MustNot: heavy},
 	{Under: "internal/pki", MustNot: heavy},
 	{Under: "internal/lockfile", MustNot: heavy},
@@ -65,7 +72,7 @@ var Rules = []Rule{
 	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
-	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/excerpt", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
 	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
 	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, Except: splitterController, MustNot: heavy},

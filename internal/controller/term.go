@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,6 +31,7 @@ import (
 	"rik.dev/rik/internal/controller/scheduling"
 	"rik.dev/rik/internal/controller/tenant"
 	"rik.dev/rik/internal/controller/workload"
+	"rik.dev/rik/internal/excerpt"
 )
 
 // settledContact is how long the scheduler must be lost, or back, before pending instances show
@@ -331,9 +331,5 @@ func (b bounded) Eventf(regarding, related runtime.Object, kind, reason, action,
 	if reason == "" {
 		reason = "Unknown"
 	}
-	b.EventRecorder.Eventf(regarding, related, kind, cut(reason, maxReason), action, "%s", cut(text, maxNote))
-}
-
-func cut(s string, n int) string {
-	return strings.ToValidUTF8(s[:min(len(s), n)], "")
+	b.EventRecorder.Eventf(regarding, related, kind, excerpt.Prefix(reason, maxReason), action, "%s", excerpt.Prefix(text, maxNote))
 }

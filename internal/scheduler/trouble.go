@@ -2,9 +2,9 @@ package scheduler
 
 import (
 	"slices"
-	"strings"
 
 	"rik.dev/rik/api/rik/nodestate"
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -17,7 +17,7 @@ func troublesOf(sent []*schedulerv1.NodeTrouble) map[nodestate.TroubleKind]strin
 	all := map[nodestate.TroubleKind]string{}
 	for _, t := range sent {
 		if kind := nodestate.TroubleKind(t.Kind); slices.Contains(nodestate.TroubleKinds(), kind) {
-			all[kind] = strings.ToValidUTF8(t.Message[:min(len(t.Message), maxTrouble)], "")
+			all[kind] = excerpt.Prefix(t.Message, maxTrouble)
 		}
 	}
 	return all

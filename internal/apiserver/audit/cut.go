@@ -4,12 +4,13 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 
 	authnv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // bounds are the maximum sizes of a client's texts in an entry: bytes of a URI, bytes of any
@@ -107,10 +108,6 @@ func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
-	end := most - len(cutMark)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	// Copy the text, so that the rest of it does not stay in memory.
-	return string([]byte(text[:end])) + cutMark
+	// The sum is a copy, so that the rest of the text does not stay in memory.
+	return excerpt.Prefix(text, most-len(cutMark)) + cutMark
 }

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/dircache"
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
@@ -333,10 +334,7 @@ func reason(err error) error {
 	return err
 }
 
-func shorten(s string) string {
-	const most = 200
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+// maxShown limits the texts of others in errors, in bytes.
+const maxShown = 200
+
+func shorten(s string) string { return excerpt.Of(s, maxShown) }

@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // Config configures where a Fetcher may connect to, and its limits.
@@ -174,10 +176,7 @@ type scrubbed struct {
 func (s *scrubbed) Error() string { return s.message }
 func (s *scrubbed) Unwrap() error { return s.err }
 
-func shorten(s string) string {
-	const most = 200
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+// maxShown limits the texts of others in errors, in bytes.
+const maxShown = 200
+
+func shorten(s string) string { return excerpt.Of(s, maxShown) }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // Op is an operation of the protocol.
@@ -77,7 +79,7 @@ const maxFailure = 1024
 
 // NewFailure converts an error to a Failure.
 func NewFailure(err error) *Failure {
-	f := &Failure{Text: err.Error()}
+	f := &Failure{Text: excerpt.Prefix(err.Error(), maxFailure)}
 	switch {
 	case errors.Is(err, ErrNoProgram):
 		f.Kind = KindNoProgram
@@ -85,9 +87,6 @@ func NewFailure(err error) *Failure {
 		f.Kind = KindNotRunnable
 	case errors.Is(err, ErrDisk):
 		f.Kind = KindDisk
-	}
-	if len(f.Text) > maxFailure {
-		f.Text = f.Text[:maxFailure]
 	}
 	return f
 }
@@ -98,11 +97,7 @@ func (f *Failure) Err() error {
 	if f == nil {
 		return nil
 	}
-	text := f.Text
-	if len(text) > maxFailure {
-		text = text[:maxFailure]
-	}
-	text = printable(text)
+	text := printable(excerpt.Prefix(f.Text, maxFailure))
 	switch f.Kind {
 	case KindNoProgram:
 		return fmt.Errorf("%w: %s", ErrNoProgram, without(text, ErrNoProgram))

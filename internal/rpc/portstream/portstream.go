@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 const (
@@ -163,7 +165,7 @@ func (s *Stream) CloseWrite() error { return s.send(websocket.TextMessage, []byt
 func (s *Stream) Fail(why error) {
 	text := errorPrefix + why.Error()
 	// An error means that the peer is gone.
-	_ = s.send(websocket.TextMessage, []byte(text[:min(len(text), maxText)]))
+	_ = s.send(websocket.TextMessage, []byte(excerpt.Prefix(text, maxText)))
 	s.Finish()
 }
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -241,13 +242,9 @@ func containers(list []rikv1alpha1.ContainerStatus) []rikv1alpha1.ContainerStatu
 	return list
 }
 
-// Text cuts a text to the given number of bytes, at a character boundary, and marks the cut
-// with "...".
+// Text returns an excerpt of at most the given number of bytes, as valid UTF-8.
 func Text(text string, most int) string {
-	if len(text) <= most {
-		return strings.ToValidUTF8(text, "")
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
+	return strings.ToValidUTF8(excerpt.Of(text, most), "")
 }
 
 // isUID reports whether a text can be the UID of an object. API servers create UIDs of 36

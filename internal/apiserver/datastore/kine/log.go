@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // kine logs to the package-level logger of logrus. For a failed request it logs the whole
@@ -68,12 +70,7 @@ func (f forward) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-func cut(text string) string {
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
-	}
-	return text
-}
+func cut(text string) string { return excerpt.Of(text, maxMessage) }
 
 // failures logs failed requests: each kind of failure when it starts, and then at intervals
 // with a count. It is safe for concurrent use.

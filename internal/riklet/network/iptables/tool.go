@@ -22,6 +22,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 var (
@@ -203,6 +205,9 @@ func (t *Tool) write(ctx context.Context, text []byte) error {
 	return err
 }
 
+// maxSaid limits a program's own error in ours, in bytes.
+const maxSaid = 500
+
 func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done after %v", timeout))
 	defer cancel()
@@ -216,10 +221,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	said := strings.TrimSpace(stderr.String())
-	if len(said) > 500 {
-		said = said[:500] + "..."
-	}
+	said := excerpt.Of(strings.TrimSpace(stderr.String()), maxSaid)
 	if lacking(said) {
 		return fmt.Errorf("running %s: %w: %w: %s", filepath.Base(path), ErrUnsupported, err, said)
 	}

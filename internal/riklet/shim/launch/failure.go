@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"syscall"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // The exit codes of a launch that did not start its program. The first two are the same as a
@@ -66,6 +68,6 @@ func ReadFailure(r io.Reader) error {
 
 func (f *Failure) write(w io.Writer) error {
 	sent := *f
-	sent.Text = sent.Text[:min(len(sent.Text), maxFailure/8)] // escapes may lengthen it
+	sent.Text = excerpt.Prefix(sent.Text, maxFailure/8) // escapes may lengthen it
 	return json.NewEncoder(w).Encode(sent)
 }

@@ -18,6 +18,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // Word is the first argument of a supervisor that becomes a plain process.
@@ -70,6 +72,9 @@ type Bind struct {
 // noID is the ID that the kernel interprets as "no change". The process would stay root.
 const noID = 1<<32 - 1
 
+// maxShown limits an argument or variable in an error, in bytes.
+const maxShown = 60
+
 // Validate reports everything that would prevent the start of the process.
 func (p Process) Validate() error {
 	var errs []error
@@ -78,12 +83,12 @@ func (p Process) Validate() error {
 	}
 	for _, text := range append(append([]string{p.Dir}, p.Argv...), p.Env...) {
 		if strings.ContainsRune(text, 0) {
-			errs = append(errs, fmt.Errorf("%q holds a zero byte, which no program can be given", text[:min(len(text), 60)]))
+			errs = append(errs, fmt.Errorf("%q holds a zero byte, which no program can be given", excerpt.Of(text, maxShown)))
 		}
 	}
 	for _, variable := range p.Env {
 		if strings.IndexByte(variable, '=') < 1 {
-			errs = append(errs, fmt.Errorf("%q in the environment is not of the form NAME=value", variable[:min(len(variable), 60)]))
+			errs = append(errs, fmt.Errorf("%q in the environment is not of the form NAME=value", excerpt.Of(variable, maxShown)))
 		}
 	}
 	if p.NamespacesOf < 0 {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
@@ -82,7 +83,7 @@ func refusal(o shim.Start) string {
 	case strings.HasSuffix(why, syscall.ENOENT.Error()):
 		return why + " (the file is there: its interpreter or dynamic loader is not)"
 	}
-	return why[:min(len(why), maxComplaint)]
+	return excerpt.Prefix(why, maxComplaint)
 }
 
 // maxComplaint limits the text from a runtime, in bytes.
@@ -104,5 +105,5 @@ func complaint(path string) string {
 	if last == "" {
 		return ""
 	}
-	return ": " + last[:min(len(last), maxComplaint)]
+	return ": " + excerpt.Prefix(last, maxComplaint)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/opencontainers/umoci/oci/layer"
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
@@ -202,9 +203,6 @@ func Classify(err error) error {
 
 // shorten limits the length of an entry's name for errors and statuses.
 func shorten(name string) string {
-	const most = 200
-	if len(name) > most {
-		return name[:most] + "…"
-	}
-	return name
+	const limit = 200
+	return excerpt.Of(name, limit)
 }
