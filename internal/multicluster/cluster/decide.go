@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 )
 
 // problem is the reason and the message of a condition that is not True.
@@ -242,10 +243,7 @@ func (f facts) connection() *problem {
 // condition sets the result in a condition. An empty message would be accepted but would help no
 // user.
 func condition(c metav1.Condition, status metav1.ConditionStatus, p problem) metav1.Condition {
-	c.Status, c.Reason, c.Message = status, p.reason, p.message
-	if len(c.Message) > maxCondition {
-		c.Message = strings.ToValidUTF8(c.Message[:maxCondition], "") + "..."
-	}
+	c.Status, c.Reason, c.Message = status, p.reason, excerpt.Of(p.message, maxCondition)
 	return c
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 )
 
 const (
@@ -128,7 +128,7 @@ func (p *prober) version(ctx context.Context) (string, error) {
 	}
 	var info version.Info
 	err = json.Unmarshal(data, &info)
-	return strings.ToValidUTF8(info.GitVersion[:min(len(info.GitVersion), maxVersion)], ""), err
+	return excerpt.Prefix(info.GitVersion, maxVersion), err
 }
 
 // supply adds up the nodes: those of Kubernetes or, if that type does not exist, those of rik.

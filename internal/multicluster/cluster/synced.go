@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,6 +12,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 )
 
 // native are the synced types that every kcp serves. Imports of them are only checked.
@@ -79,7 +79,7 @@ func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*ap
 		if !slices.Contains(carried, resource) {
 			carried = append(carried, resource)
 			problems = append(problems, workloadv1alpha1.ResourceProblem{
-				Resource: resource, Reason: workloadv1alpha1.ResourceIncompatible, Message: cut(unfit[resource], maxProblem),
+				Resource: resource, Reason: workloadv1alpha1.ResourceIncompatible, Message: excerpt.Of(unfit[resource], maxProblem),
 			})
 		}
 	}
@@ -89,13 +89,6 @@ func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*ap
 
 // maxProblem limits the message of a ResourceProblem, in bytes.
 const maxProblem = 2 << 10
-
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "..."
-}
 
 // since sets the time at which each problem was first seen.
 func since(problems, before []workloadv1alpha1.ResourceProblem, now metav1.Time) []workloadv1alpha1.ResourceProblem {

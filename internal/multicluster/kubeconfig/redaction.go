@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // maxMessage is the maximum length of an error text, in bytes. A server may send any text.
@@ -25,10 +27,6 @@ func Redaction(config *rest.Config) func(error) string {
 	}
 	replacer := strings.NewReplacer(pairs...)
 	return func(err error) string {
-		text := strings.ToValidUTF8(replacer.Replace(err.Error()), "?")
-		if len(text) > maxMessage {
-			text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
-		}
-		return text
+		return excerpt.Of(strings.ToValidUTF8(replacer.Replace(err.Error()), "?"), maxMessage)
 	}
 }

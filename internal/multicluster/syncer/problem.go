@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"rik.dev/rik/internal/excerpt"
 )
 
 // The reasons of problems. Users see them in an annotation and in events.
@@ -33,11 +35,7 @@ const maxProblem = 1000
 type problem struct{ reason, message string }
 
 func (p problem) String() string {
-	text := p.reason + ": " + p.message
-	if len(text) > maxProblem {
-		text = strings.ToValidUTF8(text[:maxProblem], "") + "..."
-	}
-	return text
+	return excerpt.Of(p.reason+": "+p.message, maxProblem)
 }
 
 var secrets = schema.GroupResource{Resource: "secrets"}

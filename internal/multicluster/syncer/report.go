@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/multicluster/typehealth"
 	"rik.dev/rik/internal/reconcile"
 )
@@ -244,16 +245,9 @@ func briefly(intro string, texts []string) string {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(cut(text, maxTrouble))
+		b.WriteString(excerpt.Of(text, maxTrouble))
 	}
 	return b.String() + "."
-}
-
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "..."
 }
 
 // resourceProblems returns the resource problems that the syncer reports. A problem that was
@@ -266,7 +260,7 @@ func resourceProblems(state readingState, before []workloadv1alpha1.ResourceProb
 				since = b.Since
 			}
 		}
-		problems = append(problems, workloadv1alpha1.ResourceProblem{Resource: resource, Reason: reason, Message: cut(message, maxTrouble), Since: since})
+		problems = append(problems, workloadv1alpha1.ResourceProblem{Resource: resource, Reason: reason, Message: excerpt.Of(message, maxTrouble), Since: since})
 	}
 	for resource, t := range state.unreadable {
 		add(resource, workloadv1alpha1.ResourceNotReadable, t.Message, metav1.NewTime(t.Since))

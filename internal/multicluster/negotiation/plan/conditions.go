@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 )
 
 const (
@@ -35,10 +36,7 @@ func condition(kind string, ok bool, reason, message string) metav1.Condition {
 	if ok {
 		status = metav1.ConditionTrue
 	}
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + "..."
-	}
-	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: excerpt.Of(message, maxMessage)}
 }
 
 // negotiatedConditions returns the conditions of a version's NegotiatedAPIResource. It returns
