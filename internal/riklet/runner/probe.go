@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/state"
 )
@@ -235,10 +236,7 @@ const (
 // shown formats an answer as one short line.
 func shown(answer string) string {
 	line := strings.Join(strings.FieldsFunc(answer, func(r rune) bool { return !unicode.IsGraphic(r) || unicode.IsSpace(r) }), " ")
-	if len(line) > maxAnswerShown {
-		line = strings.ToValidUTF8(line[:maxAnswerShown], "") + "..."
-	}
-	return strings.ToValidUTF8(line, "")
+	return strings.ToValidUTF8(excerpt.Of(line, maxAnswerShown), "")
 }
 
 // ask makes one probe. It returns nil if the probe succeeded.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/state"
 )
@@ -41,10 +42,7 @@ var withoutSource = regexp.MustCompile(`\b((?:read|write|dial) (?:tcp|udp)[46]? 
 // reported makes a text safe for a status. Statuses are shown on terminals, so the text must not
 // contain control characters.
 func reported(text string) string {
-	text = withoutSource.ReplaceAllString(text, "$1")
-	if len(text) > maxReported {
-		text = text[:maxReported] + "..."
-	}
+	text = excerpt.Of(withoutSource.ReplaceAllString(text, "$1"), maxReported)
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsGraphic(r) {
 			return r
