@@ -36,7 +36,7 @@ var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // small are packages for one purpose each, which use only the standard library.
-var small = []string{"internal/excerpt"}
+var small = []string{"internal/excerpt", "internal/pause"}
 
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}, small...)
@@ -58,9 +58,10 @@ var Rules = []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/excerpt", MustNot: external},
+	{Under: "internal/pause", MustNot: external},
 	{Under: "internal/rpc", May: []string{"internal/excerpt"}, MustNot: heavy},
 	{Under: "internal/version", MustNot: heavy},
-	{Under: "internal/pki", MustNot: heavy},
+	{Under: "internal/pki", May: []string{"internal/pause"}, MustNot: heavy},
 	{Under: "internal/lockfile", MustNot: heavy},
 	// The term of the active controller goes with its writes to where they are stored.
 	{Under: "internal/controllerterm", MustNot: heavy},

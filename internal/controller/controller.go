@@ -29,6 +29,7 @@ import (
 	"rik.dev/rik/internal/controller/fence"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
 
@@ -239,12 +240,7 @@ func (c *Controller) compete(ctx context.Context) error {
 			return nil //nolint:nilerr // it was told to end
 		}
 		c.config.Logger.Warn("no longer the active controller", "again", electionPause, "err", err)
-		timer := time.NewTimer(electionPause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause.For(ctx, electionPause)
 	}
 	return nil
 }

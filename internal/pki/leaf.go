@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"rik.dev/rik/internal/pause"
 )
 
 // retryRenewal is the pause after a failed renewal. A third of the lifetime is left at the first
@@ -146,7 +148,7 @@ func (l *Leaf) Run(ctx context.Context) error {
 	for {
 		if current := l.current().Leaf; !isDue(current, time.Now()) {
 			// Wake up regularly, because the clock may be changed.
-			if !sleep(ctx, min(time.Until(renewalTime(current)), longestSleep)) {
+			if !pause.For(ctx, min(time.Until(renewalTime(current)), longestSleep)) {
 				return nil
 			}
 			continue
@@ -156,27 +158,15 @@ func (l *Leaf) Run(ctx context.Context) error {
 				return nil //nolint:nilerr // it was told to end
 			}
 			l.cfg.Logger.Error("certificate was not renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter, "err", err)
-			if !sleep(ctx, retryRenewal) {
+			if !pause.For(ctx, retryRenewal) {
 				return nil
 			}
 			continue
 		}
-		if isDue(l.current().Leaf, time.Now()) && !sleep(ctx, retryRenewal) {
+		if isDue(l.current().Leaf, time.Now()) && !pause.For(ctx, retryRenewal) {
 			return nil // the issuer's clock differs, so do not retry in a tight loop
 		}
 		l.cfg.Logger.Info("certificate renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter)
-	}
-}
-
-// sleep waits for d. It returns false if the context ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(max(d, 0))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

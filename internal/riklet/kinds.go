@@ -7,6 +7,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pause"
 )
 
 // certain returns the kinds that the node runs without a probe.
@@ -51,7 +52,7 @@ const (
 
 // untilAble repeats a probe until it succeeds or ctx ends.
 func untilAble(ctx context.Context, able func(context.Context) error, notYet func(err error, pause time.Duration)) bool {
-	for pause := firstProbePause; ; pause = min(2*pause, lastProbePause) {
+	for next := firstProbePause; ; next = min(2*next, lastProbePause) {
 		err := able(ctx)
 		if err == nil {
 			return true
@@ -59,11 +60,9 @@ func untilAble(ctx context.Context, able func(context.Context) error, notYet fun
 		if ctx.Err() != nil {
 			return false
 		}
-		notYet(err, pause)
-		select {
-		case <-ctx.Done():
+		notYet(err, next)
+		if !pause.For(ctx, next) {
 			return false
-		case <-time.After(pause):
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -54,10 +56,8 @@ func await(ctx context.Context, e Endpoint, logger *slog.Logger) error {
 			logged = time.Now()
 			logger.Warn("waiting for the datastore", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, reachPause) {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-time.After(reachPause):
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"rik.dev/rik/internal/multicluster/syncer"
+	"rik.dev/rik/internal/pause"
 )
 
 // syncerCommandLine contains the flags of the command.
@@ -132,12 +133,8 @@ func again(ctx context.Context, log *slog.Logger, s *syncer.Syncer) error {
 			return err
 		}
 		log.Warn("starting anew", "err", err)
-		timer := time.NewTimer(time.Second)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.For(ctx, time.Second) {
 			return nil
-		case <-timer.C:
 		}
 	}
 }

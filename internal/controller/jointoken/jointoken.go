@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
@@ -228,10 +229,8 @@ func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
 		if err := t.endAll(ctx, log); err != nil && ctx.Err() == nil {
 			log.Warn("join tokens were not looked through", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, endInterval) {
 			return nil
-		case <-time.After(endInterval):
 		}
 	}
 }

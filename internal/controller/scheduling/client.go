@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/instance"
 	"rik.dev/rik/internal/controller/node"
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -132,12 +133,7 @@ func (l *Client) Run(ctx context.Context) error {
 		}
 		delay := backoff.Step()
 		l.config.Logger.Warn("the session with the scheduler ended", "again", delay, "err", err)
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		pause.For(ctx, delay)
 	}
 	return nil //nolint:nilerr // it was told to end
 }

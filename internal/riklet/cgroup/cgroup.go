@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/pause"
 )
 
 // Layout has the mount points of the machine's hierarchies.
@@ -275,10 +277,8 @@ func (l Layout) Destroy(ctx context.Context, group string) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, pollInterval) {
 			return fmt.Errorf("removing the cgroup %s, in which are processes %v: %w", group, l.Processes(group), errors.Join(err, context.Cause(ctx)))
-		case <-time.After(pollInterval):
 		}
 	}
 }

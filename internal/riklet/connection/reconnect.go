@@ -13,6 +13,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -35,29 +37,25 @@ func KeepAlive() grpc.DialOption {
 // reconnect runs sessions one after the other until ctx ends. If a session reports that the peer
 // accepted it, the next attempt starts soon.
 func reconnect(ctx context.Context, peer string, logger *slog.Logger, session func(context.Context) (taken bool, err error)) {
-	pause := pauseFirst
+	longest := pauseFirst
 	for {
 		taken, err := session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if taken {
-			pause = pauseFirst
+			longest = pauseFirst
 		}
-		wait := jitter(pause)
+		wait := jitter(longest)
 		if errors.Is(err, errAgain) { // nothing is lost
 			logger.Info("connecting again", "peer", peer, "why", err, "in", wait)
 		} else {
 			logger.Warn("connection lost", "peer", peer, "err", err, "retryIn", wait)
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.For(ctx, wait) {
 			return
-		case <-timer.C:
 		}
-		pause = min(2*pause, pauseMost)
+		longest = min(2*longest, pauseMost)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/progress"
 )
 
@@ -129,10 +130,8 @@ func (t *transfer) resume(ctx context.Context, broken error) error {
 		why := fmt.Sprintf("it broke off after %d bytes of %d and is resumed; the last error was: %v", t.came, t.total, scrub(broken))
 		t.last.Store(&why)
 		t.work.Trouble(why)
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, t.f.pause<<t.attempts) {
 			return context.Cause(ctx)
-		case <-time.After(t.f.pause << t.attempts):
 		}
 		res, err := t.f.ask(ctx, t.r, t.came)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
@@ -38,10 +39,8 @@ func Connect(ctx context.Context, c Channel) (*Session, error) {
 		if !errors.Is(err, ctx.Err()) || failure == nil {
 			failure = err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, dialInterval) {
 			return nil, fmt.Errorf("reaching the guest at %s: %w (at last: %w)", c.Socket, context.Cause(ctx), failure)
-		case <-time.After(dialInterval):
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -407,13 +408,5 @@ func Addresses(server string) (scheduler, controller string, err error) {
 // nap reports whether the time passed, rather than ctx ended. It varies the
 // time by a tenth, so that a cluster's nodes do not all ask at once.
 func nap(ctx context.Context, d time.Duration) bool {
-	d += time.Duration(rand.Int64N(int64(d)/10 + 1))
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
+	return pause.For(ctx, d+time.Duration(rand.Int64N(int64(d)/10+1)))
 }

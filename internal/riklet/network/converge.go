@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rik.dev/rik/api/rik/nodestate"
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/netmap"
@@ -38,7 +39,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 			timer.Reset(pass.wait())
 		}
 		notify(n.rules)
-		if !sleep(ctx, coalesce) {
+		if !pause.For(ctx, coalesce) {
 			return
 		}
 		look = false

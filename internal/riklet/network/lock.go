@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/lockfile"
+	"rik.dev/rik/internal/pause"
 )
 
 // lockDir contains a lock for each network namespace that a node uses. The lock does not depend
@@ -46,7 +47,7 @@ func lock(ctx context.Context) (*netLock, error) {
 			continue // another node has just removed the directory
 		case !errors.As(err, &held):
 			return nil, fmt.Errorf("locking the network: %w", err)
-		case !time.Now().Before(deadline) || !sleep(ctx, lockInterval):
+		case !time.Now().Before(deadline) || !pause.For(ctx, lockInterval):
 			return nil, fmt.Errorf("%w (it is %s)", ErrInUse, held.By)
 		}
 	}

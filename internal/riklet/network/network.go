@@ -146,18 +146,6 @@ func (n *Node) open(ctx context.Context) error {
 	return err
 }
 
-// sleep waits for d. It returns false if ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // Close releases the network, whose state in the kernel stays. Run must have returned.
 func (n *Node) Close() error {
 	var errs []error

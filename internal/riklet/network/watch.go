@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/overlay"
 )
@@ -19,7 +20,7 @@ func (n *Node) watch(ctx context.Context) {
 		if err := n.listen(ctx); err != nil {
 			n.cfg.Logger.Debug("the kernel does not tell of changes", "err", err)
 		}
-		if !sleep(ctx, lookInterval) {
+		if !pause.For(ctx, lookInterval) {
 			return
 		}
 		notify(n.look)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pause"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -86,10 +87,7 @@ func (n *node) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := n.connect(ctx)
 		n.config.Logger.Info("simulated node disconnected", "node", n.name, "err", err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(n.config.RetryDelay):
-		}
+		pause.For(ctx, n.config.RetryDelay)
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -86,14 +88,12 @@ func newSpace(endpoint string, quota int64, logger *slog.Logger) (*space, error)
 // keep checks the size until ctx ends.
 func (s *space) keep(ctx context.Context) {
 	for {
-		pause := spaceInterval
+		interval := spaceInterval
 		if s.full() != nil {
-			pause = spaceEveryFull
+			interval = spaceEveryFull
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, interval) {
 			return
-		case <-time.After(pause):
 		}
 		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
 			s.logger.Warn("the size of the datastore could not be looked at", "err", err)

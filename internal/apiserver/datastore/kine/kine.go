@@ -29,7 +29,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/pause"
 )
 
 // The intervals and sizes of kine's own command. The library has no defaults for them.
@@ -139,7 +139,7 @@ func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Co
 		if unreached { // kine does not wait for a MySQL server
 			logrus.Errorf("Failed to reach the database: %v", err)
 		}
-		if !reconcile.Sleep(ctx, connectInterval) {
+		if !pause.For(ctx, connectInterval) {
 			return nil, context.Cause(ctx)
 		}
 	}

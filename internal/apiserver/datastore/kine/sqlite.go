@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/k3s-io/kine/pkg/drivers/sqlite"
+
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -228,10 +230,8 @@ func (f *sqliteFile) tidy(ctx context.Context) error {
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, tidyPause) {
 			return context.Cause(ctx)
-		case <-time.After(tidyPause):
 		}
 	}
 }

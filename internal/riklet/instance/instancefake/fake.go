@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/instance"
 )
 
@@ -209,12 +210,8 @@ func (d *Driver) end(ctx context.Context, uid string) {
 	d.host.mu.Lock()
 	wait := min(d.cfg.StopTakes, d.host.records[uid].grace)
 	d.host.mu.Unlock()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if !pause.For(ctx, wait) {
 		return
-	case <-timer.C:
 	}
 	d.change(uid, func(r *record) bool {
 		terminate(r)

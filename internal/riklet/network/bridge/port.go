@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/netns"
 )
 
@@ -94,10 +95,8 @@ func (b *Bridge) settle(ctx context.Context, devices ...string) error {
 			if link.Attrs().OperState == netlink.OperUp {
 				break
 			}
-			select {
-			case <-ctx.Done():
+			if !pause.For(ctx, settlePoll) {
 				return fmt.Errorf("waiting for %s (%s): %w", name, link.Attrs().OperState, context.Cause(ctx))
-			case <-time.After(settlePoll):
 			}
 		}
 	}

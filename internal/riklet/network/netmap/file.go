@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -54,7 +55,7 @@ func (t *Table) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-t.unsaved:
 			t.save()
-			pause(ctx, saveInterval)
+			pause.For(ctx, saveInterval)
 		}
 	}
 	select {
@@ -63,15 +64,6 @@ func (t *Table) Run(ctx context.Context) error {
 	default:
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 // save writes the file. If that fails, the next change tries again.

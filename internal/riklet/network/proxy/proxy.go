@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/network/iptables"
 	"rik.dev/rik/internal/riklet/network/netmap"
 )
@@ -118,7 +119,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	for {
 		changes, begun := p.changes, time.Now()
 		err := p.Sync(ctx)
-		pause := max(p.config.Coalesce, breather*time.Since(begun))
+		calm := max(p.config.Coalesce, breather*time.Since(begun))
 		if changes != p.changes {
 			lookAt = earlier(lookAt, time.Now().Add(max(soon, restful*cost)))
 		}
@@ -133,7 +134,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		if !p.drained.IsZero() {
 			wait = min(wait, time.Until(p.drained))
 		}
-		if !sleep(ctx, pause, nil) || !sleep(ctx, wait, p.config.Changed) {
+		if !pause.For(ctx, calm) || !pause.ForOr(ctx, wait, p.config.Changed) {
 			return nil
 		}
 		if time.Now().Before(lookAt) {
@@ -151,19 +152,6 @@ func earlier(a, b time.Time) time.Time {
 		return a
 	}
 	return b
-}
-
-// sleep waits for d or early. It returns false if ctx has ended.
-func sleep(ctx context.Context, d time.Duration, early <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-	case <-early:
-	}
-	return ctx.Err() == nil
 }
 
 // report logs an error unless it equals the last one.

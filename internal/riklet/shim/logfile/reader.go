@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"rik.dev/rik/internal/pause"
 )
 
 // Options select what Read returns.
@@ -58,10 +60,8 @@ func Read(ctx context.Context, dir string, o Options, w io.Writer) error {
 		if err != nil || last {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, followInterval) {
 			return nil
-		case <-time.After(followInterval):
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/socket"
@@ -205,10 +206,8 @@ func (d *Driver) awaitInit(ctx context.Context, m vmm.Machine) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, poll) {
 			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(poll):
 		}
 	}
 }

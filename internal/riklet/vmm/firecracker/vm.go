@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
@@ -56,10 +57,8 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 		if !errors.Is(err, vmm.ErrGone) && ctx.Err() == nil {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, poll) {
 			return nil, fmt.Errorf("%w: machine %s: %w", vmm.ErrGone, m.ID, context.Cause(ctx))
-		case <-time.After(poll):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/qmp"
 	"rik.dev/rik/internal/riklet/vmm/internal/socket"
@@ -262,13 +263,11 @@ func (v *VM) send(ctx context.Context, c *qmp.Client) error {
 		if done || err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, poll) {
 			// Cancel the migration, or the VM would stay partially saved. Use a context that has
 			// not ended; QEMU answers at once, or the end of the socket ends the call.
 			_ = c.Execute(context.WithoutCancel(ctx), "migrate_cancel", nil, nil)
 			return context.Cause(ctx)
-		case <-time.After(poll):
 		}
 	}
 }
@@ -332,10 +331,8 @@ func awaitMemory(ctx context.Context, c *qmp.Client) error {
 		if err != nil || s != stateIncoming {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, poll) {
 			return context.Cause(ctx)
-		case <-time.After(poll):
 		}
 	}
 }

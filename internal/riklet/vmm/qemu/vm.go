@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/qmp"
 	"rik.dev/rik/internal/riklet/vmm/internal/socket"
@@ -44,10 +45,8 @@ func (d *Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 		if !errors.Is(err, vmm.ErrGone) && ctx.Err() == nil {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, poll) {
 			return nil, fmt.Errorf("%w: machine %s: %w", vmm.ErrGone, m.ID, context.Cause(ctx))
-		case <-time.After(poll):
 		}
 	}
 }

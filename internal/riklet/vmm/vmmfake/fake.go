@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
@@ -133,10 +134,8 @@ func (Driver) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 		if !errors.Is(err, vmm.ErrGone) && ctx.Err() == nil {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, poll) {
 			return nil, fmt.Errorf("%w: machine %s: %w", vmm.ErrGone, m.ID, context.Cause(ctx))
-		case <-time.After(poll):
 		}
 	}
 }

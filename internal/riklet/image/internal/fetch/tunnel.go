@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"rik.dev/rik/internal/pause"
 )
 
 // tunnel is a SOCKS 5 proxy on loopback for the HTTP client of this process. It makes each
@@ -76,10 +78,7 @@ func (t *tunnel) accept(ctx context.Context) {
 		if err != nil {
 			// The listener is closed, or the process has no file descriptors left; other code
 			// reports that too.
-			select {
-			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
+			pause.For(ctx, 100*time.Millisecond)
 			continue
 		}
 		t.conns.Go(func() {

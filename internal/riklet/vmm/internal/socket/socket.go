@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/pause"
 )
 
 // retry is the interval of attempts while the socket's queue is full.
@@ -49,10 +51,8 @@ func Connect(ctx context.Context, path string, uid uint32) (*net.UnixConn, error
 		if !errors.Is(err, syscall.EAGAIN) {
 			return nil, Gone(err)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, retry) {
 			return nil, context.Cause(ctx)
-		case <-time.After(retry):
 		}
 	}
 }
