@@ -11,7 +11,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/cluster/pull"
 	"rik.dev/rik/internal/multicluster/syncer"
-	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/pause"
 )
 
 // carry runs the syncer of the cluster in its mode until ctx ends. In a mode without an agent, it
@@ -41,7 +41,7 @@ func (m *member) carry(ctx context.Context) {
 			m.noteSyncer(&problem{reason, m.errorText(err)})
 			m.logger.Warn("no syncer runs", "err", m.errorText(err))
 		}
-		if !reconcile.Sleep(ctx, delay.Step()) {
+		if !pause.For(ctx, delay.Step()) {
 			return
 		}
 	}
@@ -74,9 +74,9 @@ func (m *member) keepAgent(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		pause := m.config.PollInterval
+		again := m.config.PollInterval
 		if err != nil {
-			pause = delay.Step()
+			again = delay.Step()
 			m.noteSyncer(&problem{workloadv1alpha1.ReasonErrorInstallingSyncer, m.errorText(err)})
 			m.logger.Warn("installing the syncer", "err", m.errorText(err))
 		} else {
@@ -87,15 +87,9 @@ func (m *member) keepAgent(ctx context.Context) {
 			}
 			installed = true
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.ForOr(ctx, again, m.wake) {
 			return
-		case <-m.wake:
-		case <-timer.C:
 		}
-		timer.Stop()
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/crdpuller"
-	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/pause"
 )
 
 // certainAfter is how many complete answers in a row must not contain a type before it counts as
@@ -106,7 +106,7 @@ func (i *importer) rounds(ctx context.Context, changes <-chan struct{}, round fu
 			if !open {
 				changes = nil // the cluster does not report changes, so the timer must do
 			}
-			reconcile.Sleep(ctx, settle)
+			pause.For(ctx, settle)
 			i.wait(ctx, limit)
 		case <-i.wake:
 		case <-timer.C:

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -115,14 +116,8 @@ func (e *engine) runTypes(ctx context.Context) error {
 		if e.isMissing() {
 			again = missingInterval
 		}
-		timer := time.NewTimer(again)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause.ForOr(ctx, again, e.typePokes) {
 			return nil
-		case <-e.typePokes:
-			timer.Stop()
-		case <-timer.C:
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer/renewal"
+	"rik.dev/rik/internal/pause"
 )
 
 // The reasons of the condition Fencing.
@@ -124,14 +125,7 @@ func (e *engine) runFence(ctx context.Context) error {
 		e.fence.mu.Lock()
 		e.fence.trouble = trouble
 		e.fence.mu.Unlock()
-		timer := time.NewTimer(e.fence.pace(time.Now()))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-		case <-e.fence.pokes:
-			timer.Stop()
-		case <-timer.C:
-		}
+		pause.ForOr(ctx, e.fence.pace(time.Now()), e.fence.pokes)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/multicluster/typehealth"
-	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -59,7 +59,7 @@ func (e *engine) runReports(ctx context.Context) error {
 			return nil
 		case <-e.reportPokes:
 			timer.Stop()
-			if !reconcile.Sleep(ctx, reportPause) {
+			if !pause.For(ctx, reportPause) {
 				return nil
 			}
 		case <-timer.C:

@@ -19,7 +19,7 @@ import (
 
 	"rik.dev/rik/internal/multicluster/bounded"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
-	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/pause"
 )
 
 // requestTimeout limits one request, so that a server which accepts a connection but does not
@@ -103,7 +103,7 @@ const brokenPause = 250 * time.Millisecond
 
 // reachable waits while the server is known to be unreachable.
 func (s *side) reachable(ctx context.Context) {
-	for s.broken.Load() && reconcile.Sleep(ctx, brokenPause) {
+	for s.broken.Load() && pause.For(ctx, brokenPause) {
 	}
 }
 

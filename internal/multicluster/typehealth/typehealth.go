@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -175,7 +175,7 @@ func ask[T any](ctx context.Context, r *Reader, limit flowcontrol.RateLimiter, o
 			return answer, err
 		}
 		r.answered()
-		if !reconcile.Sleep(ctx, unreachablePause/2+rand.N(unreachablePause)) {
+		if !pause.For(ctx, unreachablePause/2+rand.N(unreachablePause)) {
 			return answer, err
 		}
 	}
@@ -193,8 +193,8 @@ func (r *Reader) pause(ctx context.Context, limit flowcontrol.RateLimiter) error
 	failures := r.failures
 	r.mu.Unlock()
 	if failures > tolerated {
-		pause := min(time.Second<<min(failures-tolerated-1, 10), maxPause)
-		if !reconcile.Sleep(ctx, pause/2+rand.N(pause/2)) {
+		longest := min(time.Second<<min(failures-tolerated-1, 10), maxPause)
+		if !pause.For(ctx, longest/2+rand.N(longest/2)) {
 			return context.Cause(ctx)
 		}
 	}
