@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pause"
 )
 
 // waitCommand is kubectl's wait with a short form for waiting for a phase.
@@ -116,7 +117,7 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 		uid := uidOf(info.Object)
 		var group sync.WaitGroup
 		group.Go(func() {
-			for sleepFor(waiting, deletedInterval) {
+			for pause.For(waiting, deletedInterval) {
 				now, err := objects.Get(waiting, info.Name, metav1.GetOptions{})
 				switch {
 				case apierrors.IsNotFound(err):
@@ -147,17 +148,6 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 
 // deletedInterval is the interval of checks whether the object still exists.
 const deletedInterval = time.Second
-
-func sleepFor(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
 
 func uidOf(object runtime.Object) types.UID {
 	o, err := meta.Accessor(object)
