@@ -36,7 +36,7 @@ var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // small are packages for one purpose each, which use only the standard library.
-var small = []string{"internal/excerpt", "internal/pause"}
+var small = []string{"internal/excerpt", "internal/pause", "internal/wakeup"}
 
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}, small...)
@@ -59,6 +59,7 @@ var Rules = []Rule{
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/excerpt", MustNot: external},
 	{Under: "internal/pause", MustNot: external},
+	{Under: "internal/wakeup", MustNot: external},
 	{Under: "internal/rpc", May: []string{"internal/excerpt"}, MustNot: heavy},
 	{Under: "internal/version", MustNot: heavy},
 	{Under: "internal/pki", May: []string{"internal/pause"}, MustNot: heavy},

@@ -32,6 +32,7 @@ import (
 	"rik.dev/rik/internal/controller/tenant"
 	"rik.dev/rik/internal/controller/workload"
 	"rik.dev/rik/internal/excerpt"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // settledContact is how long the scheduler must be lost, or back, before pending instances show
@@ -56,7 +57,7 @@ type term struct {
 	instanceView  *index.Instances
 	registrations []registration
 	// over ends the run so that another term can begin.
-	over chan struct{}
+	over wakeup.Signal
 
 	tombstones *instance.Tombstones
 	deleted    *node.Deleted
@@ -77,7 +78,7 @@ type registration struct {
 
 func newTerm(c *Controller, number int64, cluster string) *term {
 	t := &term{
-		number: number, controller: c, over: make(chan struct{}, 1),
+		number: number, controller: c, over: wakeup.New(),
 		broadcaster:  events.NewBroadcaster(&events.EventSinkImpl{Interface: c.clients.EventsV1()}),
 		nodeView:     index.NewObjects[*rikv1alpha1.Node](),
 		workloadView: index.NewObjects[*rikv1alpha1.Workload](),
@@ -157,10 +158,7 @@ func (t *term) raise(ctx context.Context, above int64) error {
 	if err := raiseTerm(ctx, t.controller.client, above); err != nil {
 		return err
 	}
-	select {
-	case t.over <- struct{}{}:
-	default:
-	}
+	t.over.Wake()
 	return nil
 }
 

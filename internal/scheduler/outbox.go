@@ -1,6 +1,10 @@
 package scheduler
 
-import "sync"
+import (
+	"sync"
+
+	"rik.dev/rik/internal/wakeup"
+)
 
 // key identifies the object of a message. A later message about the same object replaces an
 // earlier one that was not sent yet.
@@ -34,11 +38,11 @@ type outbox[M any] struct {
 	// done. The difference is the message that is being sent.
 	taken, delivered int64
 	// ready holds a token while there may be messages.
-	ready chan struct{}
+	ready wakeup.Signal
 }
 
 func newOutbox[M any]() *outbox[M] {
-	return &outbox[M]{items: map[key]M{}, ready: make(chan struct{}, 1)}
+	return &outbox[M]{items: map[key]M{}, ready: wakeup.New()}
 }
 
 // put adds a message. merge combines it with an older message about the same object. If merge
@@ -54,10 +58,7 @@ func (o *outbox[M]) put(k key, m M, merge func(older, newer M) M) {
 		o.order = append(o.order, k)
 	}
 	o.mu.Unlock()
-	select {
-	case o.ready <- struct{}{}:
-	default:
-	}
+	o.ready.Wake()
 }
 
 // take returns the oldest message. ok is false if there is no message.

@@ -20,6 +20,7 @@ import (
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/scheduler/inventory"
 	"rik.dev/rik/internal/scheduler/legacy"
+	"rik.dev/rik/internal/wakeup"
 )
 
 const (
@@ -45,7 +46,7 @@ type Scheduler struct {
 	legacy    *legacy.Service
 
 	// wake holds a token while there may be instances to place or nodes to expire.
-	wake chan struct{}
+	wake wakeup.Signal
 	// asked counts the calls of poke. answered is the value of asked that the loop has handled.
 	asked, answered atomic.Int64
 	// streams counts goroutines that outlive the handler that started them.
@@ -84,7 +85,7 @@ func New(c Config) (*Scheduler, error) {
 	heartbeat, timeout := c.timing()
 	s := &Scheduler{
 		config: c, heartbeat: heartbeat, timeout: timeout, clock: c.Clock, log: c.Logger, metrics: newMetrics(),
-		wake: make(chan struct{}, 1), workers: map[string]*workerStream{}, registers: map[string]*registration{},
+		wake: wakeup.New(), workers: map[string]*workerStream{}, registers: map[string]*registration{},
 		seen: map[string]*sighting{}, early: map[string]*schedulerv1.Observation{}, condemned: map[string]string{},
 		deletedNodes: map[types.UID]bool{},
 		inventory:    inventory.New(inventory.Options{Placement: c.Placement, NodeTimeout: timeout}),
@@ -169,10 +170,7 @@ func (s *Scheduler) serve(ctx context.Context, group *errgroup.Group, server *gr
 // poke makes the loop run another round.
 func (s *Scheduler) poke() {
 	s.asked.Add(1)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Wake()
 }
 
 // loop runs a round whenever something changed, and detects lost nodes.

@@ -14,6 +14,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // questionsAtOnce bounds how many requests of one node are answered at a time.
@@ -37,7 +38,7 @@ type connection struct {
 	mu       sync.Mutex
 	given    map[objectKey]bool // objects whose changes are sent to the node
 	dirty    map[objectKey]bool // given objects that have changed
-	wake     chan struct{}      // holds one token while dirty is not empty
+	wake     wakeup.Signal      // set while dirty is not empty
 	sessions map[int64]*Session
 	next     int64
 	gone     error // why no session can be opened any more
@@ -46,7 +47,7 @@ type connection struct {
 func newConnection(ctx context.Context, end context.CancelCauseFunc, node string, stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) *connection {
 	return &connection{
 		node: node, stream: stream, ctx: ctx, end: end,
-		given: map[objectKey]bool{}, dirty: map[objectKey]bool{}, wake: make(chan struct{}, 1),
+		given: map[objectKey]bool{}, dirty: map[objectKey]bool{}, wake: wakeup.New(),
 		sessions: map[int64]*Session{},
 	}
 }
@@ -225,10 +226,7 @@ func (c *connection) refresh(key objectKey) {
 		return
 	}
 	c.dirty[key] = true
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.wake.Wake()
 }
 
 func (c *connection) takeDirty() []objectKey {

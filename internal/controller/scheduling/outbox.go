@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rik.dev/rik/internal/controller/instance"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // outbox collects the objects about which the scheduler must be informed, each object once. The
@@ -15,8 +16,8 @@ type outbox struct {
 	mu sync.Mutex
 	// mu guards the fields up to wake.
 	work batch
-	// wake has room for one signal, which is sent after work has changed.
-	wake chan struct{}
+	// wake is set after work has changed.
+	wake wakeup.Signal
 }
 
 // batch holds the objects collected since the last take.
@@ -43,7 +44,7 @@ func newBatch() batch {
 }
 
 func newOutbox() *outbox {
-	return &outbox{work: newBatch(), wake: make(chan struct{}, 1)}
+	return &outbox{work: newBatch(), wake: wakeup.New()}
 }
 
 // add changes the batch and wakes the sender.
@@ -51,10 +52,7 @@ func (o *outbox) add(change func(*batch)) {
 	o.mu.Lock()
 	change(&o.work)
 	o.mu.Unlock()
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	o.wake.Wake()
 }
 
 // take returns the batch and starts a new one.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // resendAfter is how long a sent observation may stay unacknowledged on a working connection. The
@@ -19,7 +20,7 @@ type Outbox struct {
 	mu     sync.Mutex
 	latest map[string]*letter
 	queue  []string // UIDs to send, in the order of their changes; no UID twice
-	ready  chan struct{}
+	ready  wakeup.Signal
 }
 
 type letter struct {
@@ -31,7 +32,7 @@ type letter struct {
 
 // NewOutbox returns an empty outbox.
 func NewOutbox() *Outbox {
-	return &Outbox{latest: map[string]*letter{}, ready: make(chan struct{}, 1)}
+	return &Outbox{latest: map[string]*letter{}, ready: wakeup.New()}
 }
 
 // Put replaces the instance's observation. The caller must not change it any more.
@@ -52,10 +53,7 @@ func (o *Outbox) queueLocked(uid string, l *letter) {
 		l.queued = true
 		o.queue = append(o.queue, uid)
 	}
-	select {
-	case o.ready <- struct{}{}:
-	default:
-	}
+	o.ready.Wake()
 }
 
 // Ack marks an observation, and all before it, as received. It reports whether it was the latest.

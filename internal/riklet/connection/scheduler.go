@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // admission bounds the wait for the answer to Register.
@@ -42,9 +43,9 @@ type Scheduler struct {
 
 	mu      sync.Mutex
 	metrics *schedulerv1.Metrics // the latest, not yet sent
-	wake    chan struct{}        // one token while metrics is set
-	again   chan struct{}        // one token while Reconnect waits
-	held    chan struct{}        // one token while a change of Hold is unsent
+	wake    wakeup.Signal        // set while metrics is set
+	again   wakeup.Signal        // set while Reconnect waits
+	held    wakeup.Signal        // set while a change of Hold is unsent
 }
 
 // errAgain ends a session so that another one starts.
@@ -52,34 +53,28 @@ var errAgain = errors.New("the node registers again")
 
 // Reconnect makes the node register again, as after every connect. It does not block.
 func (s *Scheduler) Reconnect() {
-	select {
-	case s.reconnects() <- struct{}{}:
-	default:
-	}
+	s.reconnects().Wake()
 }
 
-func (s *Scheduler) reconnects() chan struct{} {
+func (s *Scheduler) reconnects() wakeup.Signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.again == nil {
-		s.again = make(chan struct{}, 1)
+		s.again = wakeup.New()
 	}
 	return s.again
 }
 
 // HoldChanged makes the node send its pending confirmation. It does not block.
 func (s *Scheduler) HoldChanged() {
-	select {
-	case s.holds() <- struct{}{}:
-	default:
-	}
+	s.holds().Wake()
 }
 
-func (s *Scheduler) holds() chan struct{} {
+func (s *Scheduler) holds() wakeup.Signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held == nil {
-		s.held = make(chan struct{}, 1)
+		s.held = wakeup.New()
 	}
 	return s.held
 }
@@ -90,15 +85,12 @@ func (s *Scheduler) SetMetrics(m *schedulerv1.Metrics) {
 	s.metrics = m
 	wake := s.wakeLocked()
 	s.mu.Unlock()
-	select {
-	case wake <- struct{}{}:
-	default:
-	}
+	wake.Wake()
 }
 
-func (s *Scheduler) wakeLocked() chan struct{} {
+func (s *Scheduler) wakeLocked() wakeup.Signal {
 	if s.wake == nil {
-		s.wake = make(chan struct{}, 1)
+		s.wake = wakeup.New()
 	}
 	return s.wake
 }

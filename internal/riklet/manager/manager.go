@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/checkpoint"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 const (
@@ -67,7 +68,7 @@ type Config struct {
 // block, except Run.
 type Manager struct {
 	cfg  Config
-	wake chan struct{} // holds one token while there is work
+	wake wakeup.Signal // set while there is work
 
 	mu     sync.Mutex
 	orders []*schedulerv1.Order
@@ -132,7 +133,7 @@ type run struct {
 
 // New returns a manager. Run starts it.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, wake: make(chan struct{}, 1), runs: map[string]*run{}, forgotten: map[string]bool{}, asked: map[string]time.Time{}, infos: map[string]Info{}}
+	return &Manager{cfg: cfg, wake: wakeup.New(), runs: map[string]*run{}, forgotten: map[string]bool{}, asked: map[string]time.Time{}, infos: map[string]Info{}}
 }
 
 // Order queues an order.
@@ -153,10 +154,7 @@ func (m *Manager) Contact(connected bool) {
 
 // Changed makes the manager check the drivers and the objects again.
 func (m *Manager) Changed() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
+	m.wake.Wake()
 }
 
 // HostPorts returns the ports of all instances in the node's own network.

@@ -38,7 +38,7 @@ func (n *Node) converge(ctx context.Context, changed <-chan struct{}) {
 			pass.run(ctx, s)
 			timer.Reset(pass.wait())
 		}
-		notify(n.rules)
+		n.rules.Wake()
 		if !pause.For(ctx, coalesce) {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"rik.dev/rik/internal/riklet/network/nameserver"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // names controls the name server, once it has an address. The name server is a process that
@@ -15,7 +16,7 @@ type names struct {
 	cfg  Config
 	lock *netLock
 	feed *nameserver.Feed
-	look chan<- struct{} // gets a token when the process has ended
+	look wakeup.Signal // set when the process has ended
 
 	mu      sync.Mutex
 	address netip.AddrPort
@@ -57,7 +58,7 @@ func (n *names) serve(ctx context.Context, address netip.Addr) error {
 		close(done)
 		if err != nil {
 			n.cfg.Logger.Warn("the name server's process has ended, or cannot be reached; it is started again", "address", address, "err", err)
-			notify(n.look)
+			n.look.Wake()
 		}
 	}()
 	n.mu.Lock()

@@ -33,6 +33,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/proxy"
 	"rik.dev/rik/internal/riklet/network/reach"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // ErrInUse is returned if another node uses the network of this machine.
@@ -79,10 +80,10 @@ type Node struct {
 	proxy  *proxy.Proxy
 	feed   *nameserver.Feed
 	names  names
-	// look has a token when the host may have changed. rules has a token when the input of the
+	// look is set when the host may have changed. rules is set when the input of the
 	// proxy has changed.
-	look, rules chan struct{}
-	news        chan struct{} // a token after the troubles have changed
+	look, rules wakeup.Signal
+	news        wakeup.Signal // set after the troubles have changed
 	checker     *reach.Checker
 
 	mu        sync.Mutex
@@ -112,7 +113,7 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 	if cfg.Resolver == "" {
 		cfg.Resolver = resolver
 	}
-	n := &Node{cfg: cfg, look: make(chan struct{}, 1), rules: make(chan struct{}, 1), news: make(chan struct{}, 1), facts: proxy.Facts{Node: cfg.Node}}
+	n := &Node{cfg: cfg, look: wakeup.New(), rules: wakeup.New(), news: wakeup.New(), facts: proxy.Facts{Node: cfg.Node}}
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
@@ -186,7 +187,7 @@ func (n *Node) SetAddress(a netip.Addr) {
 	n.address = a
 	n.mu.Unlock()
 	if changed {
-		notify(n.look)
+		n.look.Wake()
 	}
 }
 
@@ -195,7 +196,7 @@ func (n *Node) SetListeners(all []proxy.Listener) {
 	n.mu.Lock()
 	n.facts.Listeners = all
 	n.mu.Unlock()
-	notify(n.rules)
+	n.rules.Wake()
 }
 
 // conflict records the ports that both a service and a process use.
@@ -203,7 +204,7 @@ func (n *Node) conflict(all []proxy.Conflict, lost map[proxy.HostPort]bool) {
 	n.mu.Lock()
 	n.conflicts, n.lost = all, lost
 	n.mu.Unlock()
-	notify(n.news)
+	n.news.Wake()
 	for _, c := range all {
 		n.cfg.Logger.Warn("a process of this machine listens on a port of a workload",
 			"protocol", c.Protocol, "port", c.Port, "workload", c.Service.String(), "served", c.Served)
@@ -246,7 +247,7 @@ func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
 	if n.troubles[kind] == text {
 		return
 	}
-	notify(n.news)
+	n.news.Wake()
 	if text == "" {
 		delete(n.troubles, kind)
 		return
@@ -289,7 +290,7 @@ func (n *Node) applied(err error) {
 		n.ruled, n.attempts = true, 0
 	}
 	if before != (n.attempts >= unruledAttempts) {
-		notify(n.news)
+		n.news.Wake()
 	}
 }
 
@@ -324,10 +325,3 @@ func (n *Node) Detach(ctx context.Context, uid string) error { return n.ports.De
 
 // Keep implements instance.Network.
 func (n *Node) Keep(ctx context.Context, uids []string) error { return n.ports.Keep(ctx, uids) }
-
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

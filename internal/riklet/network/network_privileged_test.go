@@ -392,7 +392,7 @@ func TestPrivilegedTroublesAreReported(t *testing.T) {
 	notified(map[nodestate.TroubleKind]string{nodestate.TroubleNames: program, nodestate.TroublePorts: "TCP 30080 of default/web"})
 	replace(t, program)
 	r.SetListeners(nil)
-	notify(r.look)
+	r.look.Wake()
 	notified(nil)
 	sh(t, "ip", "address", "add", "10.62.77.1/24", "dev", "lan0")
 	notified(map[nodestate.TroubleKind]string{nodestate.TroubleNetwork: "10.62.77.1/24"})

@@ -23,7 +23,7 @@ func (n *Node) watch(ctx context.Context) {
 		if !pause.For(ctx, lookInterval) {
 			return
 		}
-		notify(n.look)
+		n.look.Wake()
 	}
 }
 
@@ -50,13 +50,13 @@ func (n *Node) listen(ctx context.Context) error {
 				return nil
 			}
 			if matters(u) {
-				notify(n.look)
+				n.look.Wake()
 			}
 		case _, ok := <-addresses:
 			if !ok {
 				return nil
 			}
-			notify(n.look)
+			n.look.Wake()
 		}
 	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 const (
@@ -72,7 +73,7 @@ type Store struct {
 	asking    map[Key]bool             // the keys in asked
 	uses      map[string][]Key         // by UID
 	users     map[Key]int              // how many UIDs refer to a key
-	wake      chan struct{}            // holds one token while asked is not empty
+	wake      wakeup.Signal            // set while asked is not empty
 }
 
 // answer is what the readers of one key wait for. Its other fields are set before done is closed
@@ -96,7 +97,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, entries: map[Key]instance.Entries{}, revisions: map[Key]*revision{}, asking: map[Key]bool{},
-		uses: map[string][]Key{}, users: map[Key]int{}, fences: map[string]*proof{}, wake: make(chan struct{}, 1), waiting: map[Key]*answer{},
+		uses: map[string][]Key{}, users: map[Key]int{}, fences: map[string]*proof{}, wake: wakeup.New(), waiting: map[Key]*answer{},
 	}
 	if err := makeDir(cfg.Dir); err != nil {
 		return nil, err
@@ -153,10 +154,7 @@ func (s *Store) askLocked(key Key) {
 	}
 	s.asking[key] = true
 	s.asked = append(s.asked, key)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Wake()
 }
 
 // Asked returns a channel that is readable when Questions has requests.

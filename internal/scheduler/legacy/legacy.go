@@ -25,6 +25,7 @@ import (
 	"rik.dev/rik/internal/rpc/legacy/common"
 	"rik.dev/rik/internal/rpc/legacy/controller"
 	"rik.dev/rik/internal/rpc/legacy/worker"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // maxInstances bounds the memory that peers without an identity can use.
@@ -44,7 +45,7 @@ type Service struct {
 	// in order.
 	updates    map[string]*common.WorkerStatus
 	order      []string
-	updated    chan struct{}
+	updated    wakeup.Signal
 	subscribed bool
 }
 
@@ -52,7 +53,7 @@ type Service struct {
 type connection struct {
 	host   string
 	orders []*worker.InstanceScheduling
-	ready  chan struct{}
+	ready  wakeup.Signal
 	load   int
 	// turn is the turn in which the worker last got an instance. The worker with the lowest turn
 	// is next.
@@ -71,7 +72,7 @@ type instance struct {
 func New(log *slog.Logger) *Service {
 	return &Service{
 		log: log, workers: map[string]*connection{}, instances: map[string]*instance{},
-		updates: map[string]*common.WorkerStatus{}, updated: make(chan struct{}, 1),
+		updates: map[string]*common.WorkerStatus{}, updated: wakeup.New(),
 	}
 }
 
@@ -174,14 +175,7 @@ func before(a, b *connection) bool {
 
 func (w *connection) give(in *instance, action common.WorkloadRequestKind) {
 	w.orders = append(w.orders, &worker.InstanceScheduling{InstanceId: in.id, Definition: in.definition, Action: action})
-	poke(w.ready)
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	w.ready.Wake()
 }
 
 // GetStatusUpdates streams the workers' statuses to one controller at a time.
@@ -226,7 +220,7 @@ func (s *Service) unsubscribe() {
 	defer s.mu.Unlock()
 	s.subscribed = false
 	// The token that the last subscriber took may have been for updates that it did not send.
-	poke(s.updated)
+	s.updated.Wake()
 }
 
 func (s *Service) nextUpdate() (*common.WorkerStatus, string) {
@@ -262,7 +256,7 @@ func (s *Service) update(key string, m *common.WorkerStatus) {
 		s.order = append(s.order, key)
 	}
 	s.updates[key] = m
-	poke(s.updated)
+	s.updated.Wake()
 }
 
 // sendInstance reports a status of an instance that the scheduler itself sets.
@@ -311,7 +305,7 @@ func (s *Service) connect(host string) *connection {
 	if s.workers[host] != nil {
 		return nil
 	}
-	c := &connection{host: host, ready: make(chan struct{}, 1)}
+	c := &connection{host: host, ready: wakeup.New()}
 	s.workers[host] = c
 	for _, in := range s.instances {
 		if in.host != host {

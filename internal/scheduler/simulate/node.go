@@ -13,6 +13,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/pause"
 	schedulerv1 "rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 type workerStream = grpc.BidiStreamingClient[schedulerv1.WorkerMessage, schedulerv1.Order]
@@ -32,7 +33,7 @@ type node struct {
 
 	mu    sync.Mutex
 	inbox []*schedulerv1.Order
-	ready chan struct{}
+	ready wakeup.Signal
 }
 
 // instance is the node's state of an instance.
@@ -53,7 +54,7 @@ type due struct {
 type dueList struct{ starts, stops []due }
 
 func newNode(c *Config, index int) (*node, error) {
-	n := &node{config: c, name: c.NodeName(index), index: index, instances: map[string]*instance{}, ready: make(chan struct{}, 1)}
+	n := &node{config: c, name: c.NodeName(index), index: index, instances: map[string]*instance{}, ready: wakeup.New()}
 	sent := rikv1alpha1.NodeStatus{
 		Capacity: c.Allocatable, Allocatable: c.Allocatable,
 		Info: rikv1alpha1.NodeInfo{
@@ -134,10 +135,7 @@ func (n *node) listen(stream workerStream) error {
 		n.mu.Lock()
 		n.inbox = append(n.inbox, o)
 		n.mu.Unlock()
-		select {
-		case n.ready <- struct{}{}:
-		default:
-		}
+		n.ready.Wake()
 	}
 }
 

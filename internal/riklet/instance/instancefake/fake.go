@@ -20,6 +20,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // Host is a machine with its processes and durable records.
@@ -75,7 +76,7 @@ type Config struct {
 type Driver struct {
 	host *Host
 	cfg  Config
-	work chan struct{} // one token while Run has something to look at
+	work wakeup.Signal // set while Run has something to look at
 
 	mu        sync.Mutex
 	recovered bool
@@ -91,7 +92,7 @@ func (h *Host) Driver(cfg Config) *Driver {
 	if cfg.Start == nil {
 		cfg.Start = func(context.Context, instance.Instance) error { return nil }
 	}
-	return &Driver{host: h, cfg: cfg, work: make(chan struct{}, 1)}
+	return &Driver{host: h, cfg: cfg, work: wakeup.New()}
 }
 
 // Recover implements instance.Driver. What runs is looked after again, what was
@@ -105,7 +106,7 @@ func (d *Driver) Recover(context.Context) error {
 	d.mu.Lock()
 	d.recovered = true
 	d.mu.Unlock()
-	d.poke()
+	d.work.Wake()
 	return nil
 }
 
@@ -240,13 +241,6 @@ func (d *Driver) change(uid string, f func(*record) bool) {
 	}
 }
 
-func (d *Driver) poke() {
-	select {
-	case d.work <- struct{}{}:
-	default:
-	}
-}
-
 // Ensure implements instance.Driver.
 func (d *Driver) Ensure(in instance.Instance) error {
 	if d.cfg.Refuse != nil {
@@ -267,7 +261,7 @@ func (d *Driver) Ensure(in instance.Instance) error {
 		r.status.Phase = rikv1alpha1.InstanceCreating
 		return true
 	})
-	d.poke()
+	d.work.Wake()
 	return nil
 }
 
@@ -299,7 +293,7 @@ func (d *Driver) Stop(uid string, grace time.Duration) {
 		close(r.stopped)
 		return true
 	})
-	d.poke()
+	d.work.Wake()
 }
 
 // Forget implements instance.Driver.

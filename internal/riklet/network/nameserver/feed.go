@@ -6,6 +6,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // maxPending is how many changes wait for a process before it gets the complete netmap instead.
@@ -14,7 +15,7 @@ const maxPending = 1024
 // Feed applies changes to a netmap and forwards them to the process.
 type Feed struct {
 	table *netmap.Table
-	wake  chan struct{} // has a token if there is something to send
+	wake  wakeup.Signal // set if there is something to send
 
 	mu sync.Mutex
 	// The fields below are guarded by mu, which also preserves the order of changes.
@@ -24,7 +25,7 @@ type Feed struct {
 
 // NewFeed returns the feed of a netmap, which must only be changed through the feed.
 func NewFeed(t *netmap.Table) *Feed {
-	return &Feed{table: t, wake: make(chan struct{}, 1), whole: true}
+	return &Feed{table: t, wake: wakeup.New(), whole: true}
 }
 
 // Apply changes the netmap.
@@ -40,10 +41,7 @@ func (f *Feed) Apply(c *nodev1.NetworkChanges) {
 		f.pending = append(f.pending, forNames(c))
 	}
 	f.mu.Unlock()
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	f.wake.Wake()
 }
 
 // Run sends the process the netmap, and then its changes, until ctx or the connection ends.

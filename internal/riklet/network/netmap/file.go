@@ -37,11 +37,7 @@ func (t *Table) load() {
 		return
 	}
 	t.Apply(kept)
-	// The file already contains all of that.
-	select {
-	case <-t.unsaved:
-	default:
-	}
+	t.unsaved.Clear() // the file already contains all of that
 }
 
 // Run saves changes to the file until ctx ends, and once more then.
@@ -58,10 +54,8 @@ func (t *Table) Run(ctx context.Context) error {
 			pause.For(ctx, saveInterval)
 		}
 	}
-	select {
-	case <-t.unsaved:
+	if t.unsaved.Clear() {
 		t.save()
-	default:
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // Config configures a [Table].
@@ -35,9 +36,9 @@ type Table struct {
 	// whole collects the entries of a complete netmap that is being received. It is nil
 	// otherwise.
 	whole       *seen
-	subscribers []chan struct{}
-	// unsaved has a token if the file is outdated.
-	unsaved chan struct{}
+	subscribers []wakeup.Signal
+	// unsaved is set if the file is outdated.
+	unsaved wakeup.Signal
 }
 
 // seen are the entries of a complete netmap.
@@ -56,7 +57,7 @@ func Open(cfg Config) *Table {
 	t := &Table{
 		cfg: cfg, peers: map[string]Peer{}, services: map[ServiceKey]Service{},
 		endpoints: map[ServiceKey]map[string]Endpoint{}, home: map[string]ServiceKey{},
-		own: map[ServiceKey]bool{}, unsaved: make(chan struct{}, 1),
+		own: map[ServiceKey]bool{}, unsaved: wakeup.New(),
 	}
 	t.load()
 	return t
@@ -67,7 +68,7 @@ func Open(cfg Config) *Table {
 func (t *Table) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := make(chan struct{}, 1)
+	c := wakeup.New()
 	t.subscribers = append(t.subscribers, c)
 	return c
 }
@@ -114,16 +115,9 @@ func (t *Table) Apply(c *nodev1.NetworkChanges) {
 // changedLocked notifies all subscribers.
 func (t *Table) changedLocked() {
 	t.snapshot = nil
-	notify(t.unsaved)
+	t.unsaved.Wake()
 	for _, c := range t.subscribers {
-		notify(c)
-	}
-}
-
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+		c.Wake()
 	}
 }
 

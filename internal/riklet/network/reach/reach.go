@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // Peer is a node's end of the tunnels.
@@ -76,7 +77,7 @@ type Checker struct {
 	names map[string]string // of the view's peers, by MAC
 	all   map[string]*seen
 	came  arrivals
-	wake  chan struct{}
+	wake  wakeup.Signal
 }
 
 // New returns a checker that starts with the result of an earlier one, and reports that result.
@@ -90,7 +91,7 @@ func New(cfg Config) *Checker {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Checker{cfg: cfg, all: map[string]*seen{}, wake: make(chan struct{}, 1)}
+	c := &Checker{cfg: cfg, all: map[string]*seen{}, wake: wakeup.New()}
 	data, err := os.ReadFile(cfg.Path)
 	if err == nil {
 		err = json.Unmarshal(data, &c.memory)
@@ -107,10 +108,7 @@ func New(cfg Config) *Checker {
 
 // Look makes the checker read the view again at once. It does not block.
 func (c *Checker) Look() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
+	c.wake.Wake()
 }
 
 // Run checks until ctx ends.
