@@ -24,6 +24,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/crdpuller"
 	"rik.dev/rik/internal/pause"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // certainAfter is how many complete answers in a row must not contain a type before it counts as
@@ -51,7 +52,7 @@ type importer struct {
 	// stored lists the imports of the cluster upstream, without schemas.
 	stored func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error)
 	logger *slog.Logger
-	wake   chan struct{}
+	wake   wakeup.Signal
 
 	// written contains the imports that are known to be up to date upstream. lacking is how often
 	// in a row the type of an import was not offered. The keys of both are names of imports.
@@ -78,13 +79,13 @@ func (c *Controller) newImporter(cluster *workloadv1alpha1.Cluster, m *member) (
 		stored: func(ctx context.Context) ([]*apiresourcev1alpha1.APIResourceImport, error) {
 			return c.importsOf(ctx, cluster.Name)
 		},
-		wake:    make(chan struct{}, 1),
+		wake:    wakeup.New(),
 		written: map[string]stamp{}, lacking: map[string]int{},
 	}, nil
 }
 
 // poke requests a pull soon.
-func (i *importer) poke() { poke(i.wake) }
+func (i *importer) poke() { i.wake.Wake() }
 
 // run pulls when the cluster's types change, when it is poked, and at intervals, until ctx ends.
 func (i *importer) run(ctx context.Context) { i.rounds(ctx, i.puller.Changes(ctx), i.round) }

@@ -18,6 +18,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/bounded"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // member is one connected cluster. A loop probes it. While the registered cluster answers, the
@@ -49,7 +50,7 @@ type member struct {
 	group  errgroup.Group
 	// wake starts the next round of the agent. The importer has its own channel. strayed signals
 	// that there are strays.
-	wake, strayed chan struct{}
+	wake, strayed wakeup.Signal
 
 	mu sync.Mutex
 	// seen is the observation. types are the types to import, and carried are the types to copy.
@@ -69,7 +70,7 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 		upstream: c.upstream, downstream: downstream,
 		errorText: kubeconfig.Redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
 		event: func(kind, reason, message string) { c.recorder.Event(about, kind, reason, message) },
-		wake:  make(chan struct{}, 1), strayed: make(chan struct{}, 1),
+		wake:  wakeup.New(), strayed: wakeup.New(),
 	}
 	m.seen = observation{location: m.location, pinned: pinned}
 	var err error
@@ -225,7 +226,7 @@ func (m *member) want(types, carried []string) {
 		m.importer.poke()
 	}
 	if newCarried {
-		poke(m.wake)
+		m.wake.Wake()
 	}
 }
 
@@ -248,13 +249,5 @@ func (m *member) report(change func(*observation) (isNew bool)) {
 	m.mu.Unlock()
 	if isNew {
 		m.changed()
-	}
-}
-
-// poke wakes up the current or next receiver of a channel with room for one value.
-func poke(wake chan struct{}) {
-	select {
-	case wake <- struct{}{}:
-	default:
 	}
 }

@@ -99,7 +99,7 @@ func (m *member) stray(list []stray) {
 	m.mu.Lock()
 	m.strays = list
 	m.mu.Unlock()
-	poke(m.strayed)
+	m.strayed.Wake()
 }
 
 // letGoOfStrays releases strays until ctx ends. If that fails, the next sweep finds the stray

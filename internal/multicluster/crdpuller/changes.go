@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"rik.dev/rik/internal/multicluster/typehealth"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // heralds are the types whose changes mean that a cluster serves other types.
@@ -27,12 +28,9 @@ var heralds = []schema.GroupVersionResource{
 // Callers must therefore also pull at intervals. The channel is closed when ctx has ended and all
 // goroutines have ended.
 func (p *Puller) Changes(ctx context.Context) <-chan struct{} {
-	changes := make(chan struct{}, 1)
+	changes := wakeup.New()
 	changed := func() {
-		select {
-		case changes <- struct{}{}:
-		default: // a value is already waiting
-		}
+		changes.Wake()
 	}
 	var watching sync.WaitGroup
 	for _, herald := range heralds {

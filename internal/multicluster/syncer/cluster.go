@@ -76,13 +76,13 @@ func (e *engine) clusterChanged(o *unstructured.Unstructured) {
 	e.cluster = cluster
 	e.mu.Unlock()
 	if !slices.Equal(e.wanted(before), e.wanted(cluster)) || !slices.Equal(before.Spec.ClusterScopedResources, cluster.Spec.ClusterScopedResources) {
-		poke(e.typePokes)
+		e.typePokes.Wake()
 	}
 	// The fence waits for the first heartbeat after the kcp considers the cluster reachable
 	// again.
 	if isSilent(before) && !isSilent(cluster) ||
 		before.Annotations[workloadv1alpha1.AllowDeletesAnnotation] != cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation] {
-		poke(e.reportPokes)
+		e.reportPokes.Wake()
 	}
 }
 
@@ -155,7 +155,7 @@ func (e *engine) lookAtTypes(ctx context.Context) error {
 	e.mu.Lock()
 	e.missing, e.looked = slices.Concat(missing, refused, undecided), true
 	e.mu.Unlock()
-	poke(e.reportPokes)
+	e.reportPokes.Wake()
 	return nil
 }
 
@@ -268,5 +268,5 @@ func (e *engine) carry(ctx context.Context, types []Type) {
 		e.mu.Unlock()
 		c.start(ctx, e)
 	}
-	poke(e.reportPokes)
+	e.reportPokes.Wake()
 }

@@ -17,6 +17,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/reconcile"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // maxBackoff limits the delay before an object is tried again after a temporary error.
@@ -39,7 +40,7 @@ type engine struct {
 	queue                *reconcile.Queue[item]
 	// A value in reportPokes requests a report, and a value in typePokes a check of the types,
 	// before their time.
-	reportPokes, typePokes chan struct{}
+	reportPokes, typePokes wakeup.Signal
 
 	// suspected is when a side was last suspected to be unreachable, in Unix nanoseconds.
 	suspected atomic.Int64
@@ -76,7 +77,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		config: &s.config, log: s.config.Logger, metrics: newMetrics(), changes: pending{since: map[Key]time.Time{}},
 		upstream: s.upstream, downstream: s.downstream,
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
-		reportPokes: make(chan struct{}, 1), typePokes: make(chan struct{}, 1), cluster: cluster,
+		reportPokes: wakeup.New(), typePokes: wakeup.New(), cluster: cluster,
 		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, reported: map[Key]telling{}, unwritten: map[Key]telling{},
 		troubled: map[schema.GroupResource]bool{},
 		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()), slots: newSlots(s.config.Workers),
@@ -104,14 +105,6 @@ func (e *engine) run(ctx context.Context) error {
 	group.Go(func() error { return e.runReports(ctx) })
 	group.Go(func() error { return e.runFence(ctx) })
 	return group.Wait()
-}
-
-// poke wakes up the receiver of a channel with room for one value.
-func poke(pokes chan<- struct{}) {
-	select {
-	case pokes <- struct{}{}:
-	default:
-	}
 }
 
 func (e *engine) carrier(resource schema.GroupResource) *carrier {
@@ -188,7 +181,7 @@ func (e *engine) lookAtAll(c *carrier) {
 	}
 	c.enqueued.Store(true)
 	e.log.Info("a type is carried", "type", c.Resource.GroupResource().String(), "version", c.Resource.Version)
-	poke(e.reportPokes)
+	e.reportPokes.Wake()
 }
 
 // total returns the number of copied objects in the cluster.

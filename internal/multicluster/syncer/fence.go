@@ -20,6 +20,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/syncer/renewal"
 	"rik.dev/rik/internal/pause"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // The reasons of the condition Fencing.
@@ -42,7 +43,7 @@ var leaseType = Type{Resource: coordinationv1.SchemeGroupVersion.WithResource("l
 type fence struct {
 	began time.Time
 	// A value in pokes requests a check of the Lease before its time.
-	pokes chan struct{}
+	pokes wakeup.Signal
 
 	mu       sync.Mutex
 	renewals renewal.Renewals
@@ -57,7 +58,7 @@ type fence struct {
 
 func newFence(c *Config, now time.Time) *fence {
 	return &fence{
-		began: now, pokes: make(chan struct{}, 1),
+		began: now, pokes: wakeup.New(),
 		renewals: renewal.Renewals{Trust: c.HeartbeatInterval + trustBeyond},
 	}
 }
@@ -75,7 +76,7 @@ func (f *fence) wants(o *unstructured.Unstructured) {
 	}
 	f.mu.Unlock()
 	if shorter {
-		poke(f.pokes)
+		f.pokes.Wake()
 	}
 }
 
@@ -97,7 +98,7 @@ func (f *fence) beaten(began time.Time, answer *unstructured.Unstructured) {
 	settle := f.renewals.MustSettle(time.Now())
 	f.mu.Unlock()
 	if settle {
-		poke(f.pokes)
+		f.pokes.Wake()
 	}
 }
 
@@ -173,7 +174,7 @@ func (e *engine) isRik(ctx context.Context) (bool, error) {
 	f.asked, f.isRik = true, is
 	f.mu.Unlock()
 	if news {
-		poke(e.reportPokes)
+		e.reportPokes.Wake()
 	}
 	return is, nil
 }
@@ -191,7 +192,7 @@ func (e *engine) noteLook(lease *unstructured.Unstructured, err, behind error) {
 	}
 	f.other.Behind(behind != nil, now)
 	if f.other.Verdict(now, now.Sub(f.began)) != before {
-		poke(e.reportPokes)
+		e.reportPokes.Wake()
 	}
 }
 

@@ -250,7 +250,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	}
 	if may, again := p.mayDelete(); !may {
 		if again == 0 {
-			poke(p.reportPokes)
+			p.reportPokes.Wake()
 		}
 		return true, again, nil
 	}

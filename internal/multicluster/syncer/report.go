@@ -73,12 +73,12 @@ func (e *engine) probeSoon() {
 	now := time.Now().UnixNano()
 	last := e.suspected.Load()
 	if now-last >= int64(probeInterval) && e.suspected.CompareAndSwap(last, now) {
-		poke(e.reportPokes)
+		e.reportPokes.Wake()
 	}
 }
 
 // readingChanged is called when a type cannot be read any more, or can be read again.
-func (e *engine) readingChanged() { poke(e.reportPokes) }
+func (e *engine) readingChanged() { e.reportPokes.Wake() }
 
 // beat probes both sides, applies a go-ahead and writes the report.
 func (e *engine) beat(ctx context.Context) error {
