@@ -39,7 +39,7 @@ var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 var small = []string{"internal/excerpt", "internal/pause", "internal/wakeup"}
 
 // shared is what every component may use.
-var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/version"}, small...)
+var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/finalstate", "internal/version"}, small...)
 
 // splitterController runs the splitter's decisions. What decides, and the command line that
 // explains decisions, do not need it.
@@ -60,6 +60,8 @@ var Rules = []Rule{
 	{Under: "internal/excerpt", MustNot: external},
 	{Under: "internal/pause", MustNot: external},
 	{Under: "internal/wakeup", MustNot: external},
+	// Informers are client-go's, so the riklet cannot use it.
+	{Under: "internal/finalstate", MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime"}},
 	{Under: "internal/rpc", May: []string{"internal/excerpt"}, MustNot: heavy},
 	{Under: "internal/version", MustNot: heavy},
 	{Under: "internal/pki", May: []string{"internal/pause"}, MustNot: heavy},

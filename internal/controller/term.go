@@ -32,6 +32,7 @@ import (
 	"rik.dev/rik/internal/controller/tenant"
 	"rik.dev/rik/internal/controller/workload"
 	"rik.dev/rik/internal/excerpt"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/wakeup"
 )
 
@@ -268,10 +269,7 @@ func follow[T client.Object](ctx context.Context, t *term, kind T, observe, remo
 }
 
 func deliver[T client.Object](o any, to func(T)) {
-	if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-		o = gone.Obj
-	}
-	if object, ok := o.(T); ok {
+	if object, ok := finalstate.As[T](o); ok {
 		to(object)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 )
 
 var clusterResource = workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")
@@ -59,10 +60,7 @@ func NewClusters(objects metadata.Interface) (*Clusters, error) {
 func (c *Clusters) Run(ctx context.Context) { c.informer.RunWithContext(ctx) }
 
 func uidOf(object any) types.UID {
-	if gone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = gone.Obj
-	}
-	if o, ok := object.(metav1.Object); ok {
+	if o, ok := finalstate.As[metav1.Object](object); ok {
 		return o.GetUID()
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -36,10 +37,7 @@ func (s *Server) watch(ctx context.Context) error {
 		AddFunc:    func(obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
 		UpdateFunc: func(_, obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if in, ok := obj.(*rikv1alpha1.Instance); ok {
+			if in, ok := finalstate.As[*rikv1alpha1.Instance](obj); ok {
 				s.bindings.remove(in.UID)
 			}
 		},
@@ -71,10 +69,7 @@ func (s *Server) watchNodes(ctx context.Context) error {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
-			}
-			if node, ok := obj.(*rikv1alpha1.Node); ok {
+			if node, ok := finalstate.As[*rikv1alpha1.Node](obj); ok {
 				s.nodeGone(node)
 			}
 		},
@@ -90,10 +85,7 @@ func (s *Server) watchMetadata(ctx context.Context, kind nodev1.Kind, name strin
 		return err
 	}
 	changed := func(obj any) {
-		if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
-		}
-		if o, ok := obj.(metav1.Object); ok {
+		if o, ok := finalstate.As[metav1.Object](obj); ok {
 			s.changed(ctx, objectKey{kind, o.GetNamespace(), o.GetName()})
 		}
 	}
