@@ -23,6 +23,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/reconcile"
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
@@ -200,10 +201,7 @@ func (c *Controller) watch(ctx context.Context) error {
 
 func (c *Controller) enqueues(keys func(client.Object) []string) toolscache.ResourceEventHandler {
 	add := func(object any) {
-		if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-			object = gone.Obj
-		}
-		if o, ok := object.(client.Object); ok {
+		if o, ok := finalstate.As[client.Object](object); ok {
 			for _, key := range keys(o) {
 				c.queue.Add(key)
 			}

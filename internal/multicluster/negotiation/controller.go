@@ -24,6 +24,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/multicluster/crdpuller"
 	"rik.dev/rik/internal/reconcile"
 	"rik.dev/rik/internal/reconcile/runtimelog"
@@ -247,10 +248,7 @@ func (c *Controller) watch(ctx context.Context) error {
 // handler adds the keys of an object before and after a change.
 func handler(keys func(client.Object) []schema.GroupResource, add func(schema.GroupResource)) toolscache.ResourceEventHandlerFuncs {
 	changed := func(o any) {
-		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
-			o = gone.Obj
-		}
-		if object, ok := o.(client.Object); ok {
+		if object, ok := finalstate.As[client.Object](o); ok {
 			for _, key := range keys(object) {
 				add(key)
 			}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/multicluster/typehealth"
 )
 
@@ -143,10 +144,7 @@ func (c *carrier) trouble(now time.Time) *typehealth.Trouble {
 // restarts them, and the conditions of the Cluster report what is unreachable.
 func watch(informer cache.SharedIndexInformer, log *slog.Logger, changed func(*unstructured.Unstructured)) error {
 	object := func(o any) {
-		if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-			o = gone.Obj
-		}
-		if u, ok := o.(*unstructured.Unstructured); ok {
+		if u, ok := finalstate.As[*unstructured.Unstructured](o); ok {
 			changed(u)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
@@ -150,10 +151,7 @@ func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
 			}
 		},
 		DeleteFunc: func(object any) {
-			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = unknown.Obj
-			}
-			if r, ok := object.(*entry); ok {
+			if r, ok := finalstate.As[*entry](object); ok {
 				changed(r, nil)
 			}
 		},

@@ -18,6 +18,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
@@ -126,12 +127,7 @@ func handler(changed func(before, now any)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(object any) { changed(nil, object) },
 		UpdateFunc: changed,
-		DeleteFunc: func(object any) {
-			if unknown, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
-				object = unknown.Obj
-			}
-			changed(object, nil)
-		},
+		DeleteFunc: func(object any) { changed(finalstate.Of(object), nil) },
 	}
 }
 
