@@ -161,16 +161,12 @@ func refusal(err error) *Problem {
 	return nil
 }
 
-// quiet turns a conflict into a retry. It ignores an object that was deleted, or that will be
-// deleted with its namespace.
+// quiet also ignores an error for an object that will be deleted with its namespace.
 func quiet(err error) error {
-	switch {
-	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return nil
-	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
 	}
-	return err
+	return reconcile.IgnoreStale(err)
 }
 
 // writeStatus stores the status if it changed, and emits an event for a new problem.

@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -250,7 +249,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 		// The scheduler proposed the binding again after it had become durable.
 		r.settle(in.UID, facts.Binding, true)
 	}
-	return again, outdated(err)
+	return again, reconcile.IgnoreStale(err)
 }
 
 // settle drops a proposal and acknowledges it to the scheduler, unless a newer one has arrived.
@@ -319,17 +318,4 @@ func (r *Reconciler) release(ctx context.Context, in *rikv1alpha1.Instance, tomb
 		r.config.View.Put(stored)
 	}
 	return nil
-}
-
-// outdated reduces errors that only mean that the watch will deliver a newer state. A conflict
-// is retried without a log message. An object that was deleted needs no action.
-func outdated(err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
-	default:
-		return err
-	}
 }

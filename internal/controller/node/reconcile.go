@@ -16,7 +16,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -317,18 +316,7 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 	if !unheard.IsZero() {
 		r.notify(name) // no event: the time passed
 	}
-	return again, quiet(err)
-}
-
-// quiet turns a conflict into a retry, and ignores an object that was deleted.
-func quiet(err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
-	}
-	return err
+	return again, reconcile.IgnoreStale(err)
 }
 
 func (r *Reconciler) create(ctx context.Context, name string, report *Report) error {

@@ -92,31 +92,21 @@ func (r *Reconciler) reconcile(ctx context.Context, name string) (time.Duration,
 		return 0, nil
 	}
 	if t.DeletionTimestamp != nil {
-		return 0, quiet(r.remove(ctx, t))
+		return 0, reconcile.IgnoreStale(r.remove(ctx, t))
 	}
 	t, err := r.holdOn(ctx, t)
 	if err != nil {
-		return 0, quiet(err)
+		return 0, reconcile.IgnoreStale(err)
 	}
 	problem := r.ensure(ctx, t)
 	if err := r.status(ctx, t, problem); err != nil {
-		return 0, quiet(err)
+		return 0, reconcile.IgnoreStale(err)
 	}
 	if errors.Is(problem, errForeign) {
 		// The controller cannot change this. An event of the namespace or a later pass will.
 		return time.Minute, nil
 	}
-	return 0, quiet(problem)
-}
-
-func quiet(err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
-	}
-	return err
+	return 0, reconcile.IgnoreStale(problem)
 }
 
 func (r *Reconciler) holdOn(ctx context.Context, t *rikv1alpha1.Tenant) (*rikv1alpha1.Tenant, error) {

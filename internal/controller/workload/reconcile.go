@@ -229,25 +229,25 @@ func settle(n int) time.Duration {
 func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	w := r.config.Workloads.Get(key)
 	if w == nil || w.DeletionTimestamp != nil {
-		return 0, quiet(r.cascade(ctx, key, w))
+		return 0, reconcile.IgnoreStale(r.cascade(ctx, key, w))
 	}
 	if err := r.sweep(ctx, key, w); err != nil {
-		return 0, quiet(err)
+		return 0, reconcile.IgnoreStale(err)
 	}
 	w, err := r.holdOn(ctx, w)
 	if err != nil {
-		return 0, quiet(err)
+		return 0, reconcile.IgnoreStale(err)
 	}
 	if _, ok := w.Annotations[rikv1alpha1.AnnotationRollback]; ok {
-		return 0, quiet(r.rollback(ctx, w))
+		return 0, reconcile.IgnoreStale(r.rollback(ctx, w))
 	}
 	current, err := r.ensureRevision(ctx, w)
 	if err != nil {
-		return 0, quiet(err)
+		return 0, reconcile.IgnoreStale(err)
 	}
 	why, err := r.config.Fenced(ctx, w)
 	if err != nil {
-		return 0, quiet(err)
+		return 0, reconcile.IgnoreStale(err)
 	}
 	s, again := r.situation(w, current.Name)
 	s.Fenced = why
@@ -262,23 +262,12 @@ func (r *Reconciler) reconcile(ctx context.Context, key types.NamespacedName) (t
 	addressed(&status, addresses, problem, metav1.NewTime(s.Now))
 	wait, err := r.writeStatus(ctx, w, status)
 	if failure != nil {
-		return 0, quiet(failure)
+		return 0, reconcile.IgnoreStale(failure)
 	}
 	if err == nil {
 		err = r.prune(ctx, w, current.Name)
 	}
-	return reconcile.Soonest(again, plan.Again, later, wait), quiet(err)
-}
-
-// quiet turns a conflict into a retry, and ignores an object that was deleted.
-func quiet(err error) error {
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)
-	}
-	return err
+	return reconcile.Soonest(again, plan.Again, later, wait), reconcile.IgnoreStale(err)
 }
 
 // situation collects the input of a plan, and returns the time after which the loss of a node
