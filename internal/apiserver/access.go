@@ -8,7 +8,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // RIKConfig is the client configuration of the RIK papers: YAML or JSON with one cluster.
@@ -37,7 +37,7 @@ func (c *credentials) writeAccess(clusterName, serverURL string) error {
 	if err != nil {
 		return err
 	}
-	if err := pki.WriteFile(c.path(KubeconfigFile), kubeconfig); err != nil {
+	if err := atomicfile.Write(c.path(KubeconfigFile), kubeconfig); err != nil {
 		return err
 	}
 	rikconfig, err := yaml.Marshal(RIKConfig{Cluster: RIKCluster{
@@ -49,7 +49,7 @@ func (c *credentials) writeAccess(clusterName, serverURL string) error {
 	if err != nil {
 		return fmt.Errorf("encoding the client configuration: %w", err)
 	}
-	return pki.WriteFile(c.path(RIKConfigFile), rikconfig)
+	return atomicfile.Write(c.path(RIKConfigFile), rikconfig)
 }
 
 func kubeconfigFor(clusterName, serverURL, user string, ca, certPEM, keyPEM []byte) ([]byte, error) {

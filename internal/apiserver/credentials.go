@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/apiserver/clusterid"
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/pki"
 )
 
@@ -121,7 +122,7 @@ func (c *credentials) makePrivate(logger *slog.Logger) error {
 // openLeaves writes the certificates that the authority signs. It also writes the authority's
 // certificate for clients, because the authority may belong to the caller.
 func (c *credentials) openLeaves(ctx context.Context, cfg Config, hosts []string) error {
-	if err := pki.WriteFile(c.path(clientCAFile), c.authority.CertificatePEM()); err != nil {
+	if err := atomicfile.Write(c.path(clientCAFile), c.authority.CertificatePEM()); err != nil {
 		return err
 	}
 	var err error
@@ -193,7 +194,7 @@ func (c *credentials) ensure(name string, content func() ([]byte, error), conseq
 	if err != nil {
 		return fmt.Errorf("making %s: %w", path, err)
 	}
-	return pki.WriteFile(path, fresh)
+	return atomicfile.Write(path, fresh)
 }
 
 // newServiceAccountKey returns a key in SEC 1 form. Kubernetes reads that form both as a

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/lockfile"
-	"rik.dev/rik/internal/pki"
 )
 
 // ErrLocked means that another server runs on the data directory.
@@ -49,7 +49,7 @@ func fixProfile(dir string, profile Profile) error {
 	path := filepath.Join(dir, "profile")
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return pki.WriteFile(path, []byte(profile+"\n"))
+		return atomicfile.Write(path, []byte(profile+"\n"))
 	}
 	if err != nil {
 		return fmt.Errorf("reading the profile: %w", err)

@@ -27,6 +27,7 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/inprocess"
 	"rik.dev/rik/internal/app/heap"
 	"rik.dev/rik/internal/app/size"
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
@@ -311,7 +312,7 @@ func (p *plane) ensureToken(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return pki.WriteFile(path, []byte(token.Text()+"\n"))
+	return atomicfile.Write(path, []byte(token.Text()+"\n"))
 }
 
 // auditOf records the requests of nodes to the controller in the API server's audit log.

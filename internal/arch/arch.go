@@ -36,7 +36,7 @@ var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // small are packages for one purpose each, which use only the standard library.
-var small = []string{"internal/excerpt", "internal/pause", "internal/wakeup"}
+var small = []string{"internal/atomicfile", "internal/excerpt", "internal/pause", "internal/wakeup"}
 
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/finalstate", "internal/version"}, small...)
@@ -57,6 +57,7 @@ var mayHaveInside = []string{"internal/apiserver", "internal/app", "internal/con
 var Rules = []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
+	{Under: "internal/atomicfile", MustNot: external},
 	{Under: "internal/excerpt", MustNot: external},
 	{Under: "internal/pause", MustNot: external},
 	{Under: "internal/wakeup", MustNot: external},
@@ -64,7 +65,7 @@ var Rules = []Rule{
 	{Under: "internal/finalstate", MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime"}},
 	{Under: "internal/rpc", May: []string{"internal/excerpt"}, MustNot: heavy},
 	{Under: "internal/version", MustNot: heavy},
-	{Under: "internal/pki", May: []string{"internal/pause"}, MustNot: heavy},
+	{Under: "internal/pki", May: []string{"internal/atomicfile", "internal/pause"}, MustNot: heavy},
 	{Under: "internal/lockfile", MustNot: heavy},
 	// The term of the active controller goes with its writes to where they are stored.
 	{Under: "internal/controllerterm", MustNot: heavy},

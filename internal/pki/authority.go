@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"rik.dev/rik/internal/atomicfile"
 )
 
 const (
@@ -204,10 +206,10 @@ func create(dir string) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := WriteFile(filepath.Join(dir, KeyFile), keyPEM); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, KeyFile), keyPEM); err != nil {
 		return nil, err
 	}
-	if err := WriteFile(filepath.Join(dir, CertificateFile), encodeCertificate(der)); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, CertificateFile), encodeCertificate(der)); err != nil {
 		return nil, err
 	}
 	a := newAuthority(certificate, key)

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rik.dev/rik/internal/atomicfile"
 )
 
 func newAuthorityForTest(t *testing.T) *Authority {
@@ -138,7 +140,7 @@ func chmod(t *testing.T, path string, mode fs.FileMode) {
 
 func write(t *testing.T, dir, name string, content []byte) {
 	t.Helper()
-	if err := WriteFile(filepath.Join(dir, name), content); err != nil {
+	if err := atomicfile.Write(filepath.Join(dir, name), content); err != nil {
 		t.Fatal(err)
 	}
 }

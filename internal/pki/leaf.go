@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/pause"
 )
 
@@ -128,10 +129,10 @@ func (l *Leaf) Renew(ctx context.Context) error {
 		return fmt.Errorf("reading the issued certificate: %w", err)
 	}
 	if l.cfg.CertFile != "" {
-		if err := WriteFile(l.cfg.KeyFile, keyPEM); err != nil {
+		if err := atomicfile.Write(l.cfg.KeyFile, keyPEM); err != nil {
 			return err
 		}
-		if err := WriteFile(l.cfg.CertFile, certPEM); err != nil {
+		if err := atomicfile.Write(l.cfg.CertFile, certPEM); err != nil {
 			return err
 		}
 	}

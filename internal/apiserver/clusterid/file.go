@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // FileName is the name of the identity's file in the data directory.
@@ -46,7 +46,7 @@ func Write(dir string, f File) error {
 	if have, err := os.ReadFile(path); err == nil && string(have) == string(data) {
 		return nil
 	}
-	return pki.WriteFile(path, data)
+	return atomicfile.Write(path, data)
 }
 
 // Fingerprint identifies a key or certificate without revealing it, because keys are random and

@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // version is the version of the file's format.
@@ -102,7 +102,7 @@ func (l *Ledger) saveLocked(next record) error {
 	if err != nil {
 		return fmt.Errorf("encoding the ledger: %w", err)
 	}
-	if err := pki.WriteFile(l.path, append(text, '\n')); err != nil {
+	if err := atomicfile.Write(l.path, append(text, '\n')); err != nil {
 		return fmt.Errorf("keeping the ledger: %w", err)
 	}
 	l.dirty = false

@@ -4,9 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
+
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // notePath uses a hash of the name, because it may be a URL with a secret.
@@ -29,16 +30,8 @@ func (s *Shelf) Note(about string, value any) error {
 	if err != nil {
 		return fmt.Errorf("noting: %w", err)
 	}
-	f, err := os.CreateTemp(s.path(tmpDir), "note-")
-	if err != nil {
+	if err := atomicfile.WriteUnsynced(s.notePath(about), data); err != nil {
 		return fmt.Errorf("noting: %w", err)
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), s.notePath(about))
-	}
-	if err != nil {
-		return fmt.Errorf("noting: %w", errors.Join(err, os.RemoveAll(f.Name())))
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"regexp"
 	"strings"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // ownFile keeps a made machine id in the riklet's state directory.
@@ -54,7 +54,7 @@ func (s Source) MachineID(stateDir string) (string, error) {
 		}
 	}
 	id := newID()
-	if err := pki.WriteFile(own, []byte(id+"\n")); err != nil {
+	if err := atomicfile.Write(own, []byte(id+"\n")); err != nil {
 		return "", fmt.Errorf("keeping a machine id: %w", err)
 	}
 	return id, nil
@@ -69,7 +69,7 @@ func InstallationKey(stateDir string) (string, error) {
 		return key, err
 	}
 	key = newID() + newID() // 256 bits
-	if err := pki.WriteFile(path, []byte(key+"\n")); err != nil {
+	if err := atomicfile.Write(path, []byte(key+"\n")); err != nil {
 		return "", fmt.Errorf("keeping the installation's key: %w", err)
 	}
 	return key, nil

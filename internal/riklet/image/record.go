@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // record is the store's record of a reference: images/<hash>.json.
@@ -178,28 +179,15 @@ const (
 )
 
 // writeJSON replaces file atomically.
-func writeJSON(file string, value any, when durability) (err error) {
+func writeJSON(file string, value any, when durability) error {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".new")
-	if err != nil {
-		return err
+	if when == atOnce {
+		return atomicfile.Write(file, data)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	if when == atOnce && err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
+	return atomicfile.WriteUnsynced(file, data)
 }
 
 func removeFile(file string) error {

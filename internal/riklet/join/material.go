@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // material is a key, its certificate and the authorities that the node trusts.
@@ -71,7 +71,7 @@ func (m *material) renewal() time.Time {
 
 // save replaces the file in one step, so that key and certificate always match.
 func (m *material) save(path string) error {
-	if err := pki.WriteFile(path, m.text); err != nil {
+	if err := atomicfile.Write(path, m.text); err != nil {
 		return fmt.Errorf("keeping the node's identity: %w", err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -174,7 +174,7 @@ func (s *Store) save(key Key, object *nodev1.Object) error {
 	if err != nil {
 		return fmt.Errorf("encoding: %w", err)
 	}
-	return pki.WriteFile(s.file(key), text)
+	return atomicfile.Write(s.file(key), text)
 }
 
 // load returns nil without an error if nothing is saved.

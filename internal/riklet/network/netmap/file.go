@@ -10,8 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/pause"
-	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -72,5 +72,5 @@ func (t *Table) write() error {
 	if err != nil {
 		return fmt.Errorf("encoding the network's table: %w", err)
 	}
-	return pki.WriteFile(t.cfg.Path, text)
+	return atomicfile.Write(t.cfg.Path, text)
 }

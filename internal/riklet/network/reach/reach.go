@@ -25,7 +25,7 @@ import (
 	"slices"
 	"time"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/wakeup"
 )
 
@@ -243,7 +243,7 @@ func (c *Checker) save() error {
 	if err != nil {
 		return err
 	}
-	return pki.WriteFile(c.cfg.Path, data)
+	return atomicfile.Write(c.cfg.Path, data)
 }
 
 // open opens a socket on the view's device if there are peers. Without a socket, the last result

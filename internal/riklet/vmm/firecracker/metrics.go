@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
@@ -83,7 +84,7 @@ func (v *VM) Metrics(ctx context.Context) (vmm.Metrics, error) {
 	if err != nil {
 		return vmm.Metrics{}, err
 	}
-	return m, write(filepath.Join(v.m.Dir, countsFile), b)
+	return m, atomicfile.Write(filepath.Join(v.m.Dir, countsFile), b)
 }
 
 // openPipe opens the pipe in the jail. It refuses any other file that a VMM may have put in its

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/stage"
 )
@@ -126,7 +127,7 @@ func (v *VM) save(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	return write(filepath.Join(dir, originFile), b)
+	return atomicfile.Write(filepath.Join(dir, originFile), b)
 }
 
 // restorable refuses a version that cannot restore this machine.
@@ -240,23 +241,4 @@ func (v *VM) load(ctx context.Context) error {
 		return fmt.Errorf("restoring machine %s from %s: %w", v.m.ID, v.m.Restore, err)
 	}
 	return nil
-}
-
-// write creates a file that is synced to the disk before it gets its name.
-func write(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }

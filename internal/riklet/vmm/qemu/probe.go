@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/qmp"
@@ -149,7 +150,7 @@ func (d *Driver) remember(f *found) {
 	}
 	b, err := json.Marshal(f)
 	if err == nil {
-		err = write(filepath.Join(d.config.StateDir, probeFile), b)
+		err = atomicfile.Write(filepath.Join(d.config.StateDir, probeFile), b)
 	}
 	if err != nil {
 		d.config.Logger.Warn("the result of a probe is not kept: the next agent will probe again", "err", err)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/qmp"
@@ -158,7 +159,7 @@ func (v *VM) save(ctx context.Context, c *qmp.Client, dir string) error {
 	if err != nil {
 		return err
 	}
-	return write(filepath.Join(dir, originFile), b)
+	return atomicfile.Write(filepath.Join(dir, originFile), b)
 }
 
 // describe returns the origin of the snapshot.
@@ -335,23 +336,4 @@ func awaitMemory(ctx context.Context, c *qmp.Client) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// write creates a file that is synced to the disk before it gets its name.
-func write(path string, b []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
 }
