@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"sigs.k8s.io/yaml"
+
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // With returns the file with the cluster added. It replaces a cluster of the same name. The
@@ -91,24 +93,13 @@ func Write(path string, file File) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("making the directory of the configuration: %w", err)
 	}
-	// CreateTemp creates files with mode 0600.
-	tmp, err := os.CreateTemp(dir, ".config-*")
-	if err != nil {
+	if err := atomicfile.Write(path, data); err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // does nothing after the rename
-	if _, err := tmp.Write(data); err != nil {
-		_ = tmp.Close()
-		return fmt.Errorf("writing the configuration: %w", err)
-	}
-	if err := tmp.Close(); err != nil {
-		return fmt.Errorf("writing the configuration: %w", err)
-	}
-	return os.Rename(tmp.Name(), path)
+	return nil
 }
 
 // redacted replaces secrets in output.
