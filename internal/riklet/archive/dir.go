@@ -19,6 +19,7 @@ import (
 	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/dircache"
 	"rik.dev/rik/internal/riklet/fetch"
+	"rik.dev/rik/internal/riklet/flight"
 	"rik.dev/rik/internal/riklet/image"
 )
 
@@ -74,7 +75,7 @@ type Dir struct {
 	log     *slog.Logger
 	shelf   *dircache.Shelf
 	fetcher *fetch.Fetcher
-	flights *dircache.Flights[string] // downloads: keys by URL or path
+	flights *flight.Group[string, string] // downloads: keys by URL or path
 }
 
 var _ Store = (*Dir)(nil)
@@ -102,7 +103,7 @@ func New(cfg Config) (*Dir, error) {
 		cfg.Limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
 	return &Dir{
-		cfg: cfg, log: cfg.Logger, shelf: s, flights: dircache.NewFlights[string](),
+		cfg: cfg, log: cfg.Logger, shelf: s, flights: flight.New[string, string](dircache.ErrClosed),
 		fetcher: fetch.New(fetch.Config{
 			AllowHTTP: cfg.AllowHTTP, AllowNetworks: cfg.AllowNetworks, AllowProxy: cfg.AllowProxy, RootCAs: cfg.RootCAs,
 			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,

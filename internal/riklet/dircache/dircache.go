@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/lockfile"
+	"rik.dev/rik/internal/riklet/flight"
 )
 
 var (
@@ -44,7 +45,7 @@ type Shelf struct {
 	log     *slog.Logger
 	lock    *lockfile.Lock
 	now     func() time.Time
-	flights *Flights[struct{}]
+	flights *flight.Group[string, struct{}]
 
 	// mu orders pinning, releasing and collecting, so that no item gets a pin between the check
 	// of its pins and its removal. Only fast calls on single files happen under it.
@@ -62,7 +63,7 @@ func Open(root string, log *slog.Logger) (*Shelf, error) {
 	if !filepath.IsAbs(root) || filepath.Clean(root) == "/" {
 		return nil, fmt.Errorf("%w: root %q is not an absolute path below /", ErrInvalidName, root)
 	}
-	s := &Shelf{root: filepath.Clean(root), log: log, now: time.Now, flights: NewFlights[struct{}](), pins: map[string]map[string]bool{}}
+	s := &Shelf{root: filepath.Clean(root), log: log, now: time.Now, flights: flight.New[string, struct{}](ErrClosed), pins: map[string]map[string]bool{}}
 	for dir, mode := range map[string]fs.FileMode{"": 0o711, itemsDir: 0o711, pinsDir: 0o700, notesDir: 0o700, tmpDir: 0o700} {
 		if err := os.MkdirAll(s.path(dir), mode); err != nil {
 			return nil, fmt.Errorf("making the store: %w", err)

@@ -14,6 +14,7 @@ import (
 
 	"rik.dev/rik/internal/riklet/dircache"
 	"rik.dev/rik/internal/riklet/fetch"
+	"rik.dev/rik/internal/riklet/flight"
 )
 
 // imageFile is the name of the ext4 image in its directory of the cache.
@@ -27,7 +28,7 @@ type Dir struct {
 	tools tools
 
 	fetcher *fetch.Fetcher
-	flights *dircache.Flights[string] // downloads: keys are the requests
+	flights *flight.Group[string, string] // downloads: keys are the requests
 }
 
 var _ Store = (*Dir)(nil)
@@ -52,7 +53,7 @@ func New(cfg Config) (*Dir, error) {
 	d := &Dir{
 		cfg: cfg, log: cfg.Logger, shelf: s,
 		tools:   tools{mkfs: cfg.MkfsPath, debugfs: cfg.DebugfsPath},
-		flights: dircache.NewFlights[string](),
+		flights: flight.New[string, string](dircache.ErrClosed),
 		fetcher: fetch.New(fetch.Config{
 			AllowHTTP: cfg.AllowHTTP, AllowNetworks: cfg.AllowNetworks, AllowProxy: cfg.AllowProxy, RootCAs: cfg.RootCAs,
 			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,

@@ -27,21 +27,11 @@ type PullRequest struct {
 	Auth []byte
 }
 
-// flightKey distinguishes pulls that must not share a result, because other credentials may have
+// pullKey distinguishes pulls that must not share a result, because other credentials may have
 // other permissions.
-type flightKey struct {
+type pullKey struct {
 	reference string
 	auth      [sha256.Size]byte
-}
-
-// flight is a running pull. Its result is written before done is closed.
-type flight struct {
-	done    chan struct{}
-	cancel  context.CancelCauseFunc
-	waiters int // under Store.mu
-	work    *progress.Work
-	record  *record
-	err     error
 }
 
 // Pull returns the image, after it has fetched the layers that the node lacks. Calls for one
@@ -66,52 +56,20 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 			return img, err
 		}
 	}
-	key := flightKey{ref.String(), sha256.Sum256(req.Auth)}
-	f, err := s.join(ctx, key, ref, req.Auth)
+	r, err := s.pulls.Do(ctx, pullKey{ref.String(), sha256.Sum256(req.Auth)}, func(ctx context.Context) (*record, error) {
+		progress.Of(ctx).Begin(s.begun(ref))
+		r, err := s.fetch(ctx, ref, req.Auth)
+		if err != nil {
+			return nil, fmt.Errorf("pulling %s: %w", ref, err)
+		}
+		return r, nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	progress.Of(ctx).Follow(f.work)
-	select {
-	case <-f.done:
-	case <-ctx.Done():
-		s.leave(key, f)
-		return nil, context.Cause(ctx)
-	}
-	if f.err != nil {
-		return nil, fmt.Errorf("pulling %s: %w", ref, f.err)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.imageOfLocked(f.record)
-}
-
-// join returns the running pull, or starts it.
-func (s *Store) join(ctx context.Context, key flightKey, ref parsedReference, auth []byte) (*flight, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil, errClosed
-	}
-	if f, ok := s.flights[key]; ok {
-		f.waiters++
-		return f, nil
-	}
-	// Do not use the first caller's context, because the pull must run as long as any caller
-	// waits.
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	f := &flight{done: make(chan struct{}), cancel: cancel, waiters: 1, work: &progress.Work{}}
-	f.work.Begin(s.begun(ref))
-	s.flights[key] = f
-	s.pulls.Go(func() {
-		defer cancel(nil)
-		f.record, f.err = s.fetch(ctx, f, ref, auth)
-		s.mu.Lock()
-		s.landLocked(key, f)
-		s.mu.Unlock()
-		close(f.done)
-	})
-	return f, nil
+	return s.imageOfLocked(r)
 }
 
 // begun returns the progress of a new pull. Only pulls from a registry have a stall timeout,
@@ -125,25 +83,8 @@ func (s *Store) begun(ref parsedReference) progress.Progress {
 	return p
 }
 
-// leave removes a caller that waits no longer.
-func (s *Store) leave(key flightKey, f *flight) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if f.waiters--; f.waiters == 0 {
-		// Remove it from the table at once, so that new callers do not share its cancellation.
-		s.landLocked(key, f)
-		f.cancel(context.Canceled)
-	}
-}
-
-func (s *Store) landLocked(key flightKey, f *flight) {
-	if s.flights[key] == f {
-		delete(s.flights, key)
-	}
-}
-
 // fetch runs the child process and saves its result.
-func (s *Store) fetch(ctx context.Context, f *flight, ref parsedReference, auth []byte) (_ *record, err error) {
+func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ *record, err error) {
 	log := s.log.With("image", ref.String())
 	start := time.Now()
 	log.Info("pulling image")
@@ -164,7 +105,7 @@ func (s *Store) fetch(ctx context.Context, f *flight, ref parsedReference, auth 
 	c := &child{store: s, log: log, progress: func(p wire.Progress) {
 		now := s.begun(ref)
 		now.Step, now.Bytes, now.Total = p.Step, p.Bytes, p.Total
-		f.work.Begin(now)
+		progress.Of(ctx).Begin(now)
 	}}
 	defer c.unpin()
 	result, err := c.run(ctx, wire.Request{

@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -387,13 +388,12 @@ func TestPullSharesOneTransfer(t *testing.T) {
 	for range callers - 1 {
 		wg.Go(pull)
 	}
+	ref, err := parseReference(host + "/slow:v1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	waitFor(t, "all callers to share the pull", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, f := range s.flights {
-			return f.waiters == callers
-		}
-		return false
+		return s.pulls.Waiters(pullKey{ref.String(), sha256.Sum256(nil)}) == callers
 	})
 	letGo()
 	wg.Wait()
@@ -467,7 +467,7 @@ func TestPullEndsWithItsLastCaller(t *testing.T) {
 	if err := <-done; !errors.Is(err, why) {
 		t.Errorf("Pull = %v, want %v", err, why)
 	}
-	s.pulls.Wait() // the child has been waited for
+	s.pulls.Close() // the child has been waited for
 	requireNothingLeft(t, s, 0)
 }
 

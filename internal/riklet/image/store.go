@@ -15,6 +15,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"rik.dev/rik/internal/lockfile"
+	"rik.dev/rik/internal/riklet/flight"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
@@ -99,7 +100,7 @@ type Store struct {
 	lock *lockfile.Lock
 	now  func() time.Time
 
-	pulls sync.WaitGroup
+	pulls *flight.Group[pullKey, *record]
 
 	// files is held while the file of a record is written, so that the last write has the last
 	// state. Lock it before mu.
@@ -109,10 +110,8 @@ type Store struct {
 	// operation slower than stat or rename happens under it. Records are replaced, never
 	// changed.
 	mu      sync.Mutex
-	closed  bool
 	records map[string]*record       // by reference
 	pins    map[digest.Digest]int    // layers of running pulls
-	flights map[flightKey]*flight    // running pulls
 	mounts  map[string]mountRecord   // by mount name
 	busy    map[string]chan struct{} // mount names with a call in progress
 }
@@ -129,7 +128,7 @@ func Open(cfg Config) (*Store, error) {
 		now:     time.Now,
 		records: map[string]*record{},
 		pins:    map[digest.Digest]int{},
-		flights: map[flightKey]*flight{},
+		pulls:   flight.New[pullKey, *record](errClosed),
 		mounts:  map[string]mountRecord{},
 		busy:    map[string]chan struct{}{},
 	}
@@ -180,13 +179,7 @@ func (s *Store) takeLock() error {
 
 // Close ends running pulls and releases the directory. Mounts stay.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	for _, f := range s.flights {
-		f.cancel(errClosed)
-	}
-	s.mu.Unlock()
-	s.pulls.Wait()
+	s.pulls.Close()
 	return s.lock.Release()
 }
 
