@@ -8,11 +8,12 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math/rand/v2"
+	"math"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"rik.dev/rik/internal/pause"
 )
@@ -37,25 +38,24 @@ func KeepAlive() grpc.DialOption {
 // reconnect runs sessions one after the other until ctx ends. If a session reports that the peer
 // accepted it, the next attempt starts soon.
 func reconnect(ctx context.Context, peer string, logger *slog.Logger, session func(context.Context) (taken bool, err error)) {
-	longest := pauseFirst
+	delays := backoff()
 	for {
 		taken, err := session(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if taken {
-			longest = pauseFirst
+			delays = backoff()
 		}
-		wait := jitter(longest)
+		delay := delays.Step()
 		if errors.Is(err, errAgain) { // nothing is lost
-			logger.Info("connecting again", "peer", peer, "why", err, "in", wait)
+			logger.Info("connecting again", "peer", peer, "why", err, "in", delay)
 		} else {
-			logger.Warn("connection lost", "peer", peer, "err", err, "retryIn", wait)
+			logger.Warn("connection lost", "peer", peer, "err", err, "retryIn", delay)
 		}
-		if !pause.For(ctx, wait) {
+		if !pause.For(ctx, delay) {
 			return
 		}
-		longest = min(2*longest, pauseMost)
 	}
 }
 
@@ -68,8 +68,8 @@ func unlessEnded(err error) error {
 	return err
 }
 
-// jitter returns a random time between half of d and d. It spreads the attempts of a cluster's
-// nodes, which all lose the same server at the same time.
-func jitter(d time.Duration) time.Duration {
-	return d/2 + time.Duration(rand.Int64N(int64(d/2)+1))
+// backoff returns the delays between attempts, which double. Half of each delay is random. That
+// spreads the attempts of a cluster's nodes, which all lose the same server at the same time.
+func backoff() wait.Backoff {
+	return wait.Backoff{Duration: pauseFirst / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt, Cap: pauseMost / 2}
 }
