@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/progress"
 )
 
@@ -181,7 +181,7 @@ func run(ctx context.Context, program string, args ...string) (string, error) {
 	cmd.Dir = "/"
 	// FAKE_TIME fixes the times in the file system. It is 1 because 0 means now.
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", "MKE2FS_CONFIG=/dev/null", "E2FSPROGS_FAKE_TIME=1", "DEBUGFS_PAGER=__none__"}
-	out := &tail{}
+	out := excerpt.NewTail(tailBytes)
 	cmd.Stdout, cmd.Stderr = out, out
 	// Pdeathsig depends on the thread, which Go could otherwise end before the process.
 	runtime.LockOSThread()
@@ -193,22 +193,8 @@ func run(ctx context.Context, program string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// tail keeps the end of a program's output.
-type tail struct{ buf []byte }
-
+// tailBytes limits the end of a program's output in an error.
 const tailBytes = 1024
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p...)
-	if over := len(t.buf) - tailBytes; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	return strings.ToValidUTF8(string(bytes.TrimSpace(t.buf)), "?")
-}
 
 // uuidOf derives the UUID of a file system from the identifier of its content.
 func uuidOf(id string) string {

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,12 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
@@ -51,7 +50,7 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir = dir
-	stderr := &tail{}
+	stderr := excerpt.NewTail(tailBytes)
 	cmd.Stderr = stderr
 	// This is only for a process that keeps our end of stderr open after the group was killed.
 	cmd.WaitDelay = killAfter
@@ -120,19 +119,5 @@ func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire
 	}
 }
 
-// tail keeps the end of the child's standard error.
-type tail struct{ buf []byte }
-
+// tailBytes limits the end of the child's standard error in an error.
 const tailBytes = 2048
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.buf = append(t.buf, p...)
-	if over := len(t.buf) - tailBytes; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (t *tail) String() string {
-	return strings.ToValidUTF8(string(bytes.TrimSpace(t.buf)), "?")
-}

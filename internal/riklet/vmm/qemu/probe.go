@@ -1,7 +1,6 @@
 package qemu
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/atomicfile"
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/internal/qmp"
@@ -280,7 +281,7 @@ func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) e
 	}
 	defer func() { _ = place.Close() }()
 	p.Dir = fmt.Sprintf("/proc/self/fd/%d", place.Fd())
-	console := &lastBytes{}
+	console := excerpt.NewTail(tail)
 	cmd := command(ctx, p, console)
 	if err := cmd.Start(); err != nil {
 		return err
@@ -288,7 +289,7 @@ func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) e
 	ended := make(chan struct{})
 	go func() {
 		err := cmd.Wait()
-		cancel(fmt.Errorf("%w (%v): %s", errEnded, err, console)) //nolint:errorlint // may be nil
+		cancel(fmt.Errorf("%w (%v): %q", errEnded, err, console)) //nolint:errorlint // may be nil
 		close(ended)
 	}()
 	err = d.awaitInit(ctx, m)
@@ -297,8 +298,8 @@ func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) e
 	}
 	cancel(nil)
 	<-ended
-	if err != nil && !strings.Contains(err.Error(), console.String()) {
-		err = fmt.Errorf("%w; its console: %s", err, console)
+	if err != nil && !strings.Contains(err.Error(), strconv.Quote(console.String())) {
+		err = fmt.Errorf("%w; its console: %q", err, console)
 	}
 	return err
 }
@@ -344,19 +345,4 @@ func opened(e qmp.Event) bool {
 		Open bool   `json:"open"`
 	}
 	return json.Unmarshal(e.Data, &port) == nil && port.ID == portID && port.Open
-}
-
-// lastBytes keeps the end of the output. It may be read only after the writer has ended.
-type lastBytes struct{ b []byte }
-
-func (l *lastBytes) Write(p []byte) (int, error) {
-	l.b = append(l.b, p...)
-	if len(l.b) > tail {
-		l.b = bytes.Clone(l.b[len(l.b)-tail:])
-	}
-	return len(p), nil
-}
-
-func (l *lastBytes) String() string {
-	return fmt.Sprintf("%q", strings.TrimSpace(string(l.b)))
 }

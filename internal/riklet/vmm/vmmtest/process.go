@@ -1,13 +1,12 @@
 package vmmtest
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 	"testing"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -15,7 +14,7 @@ import (
 // process is a running VMM.
 type process struct {
 	cmd    *exec.Cmd
-	output *output
+	output *excerpt.Tail
 	ended  chan struct{}
 }
 
@@ -32,7 +31,7 @@ func (s *suite) boot(t *testing.T, m vmm.Machine) *process {
 // start runs a driver's process as a supervisor would, except for the cgroups.
 func start(t *testing.T, p launch.Process) *process {
 	t.Helper()
-	run := &process{output: &output{}, ended: make(chan struct{})}
+	run := &process{output: excerpt.NewTail(outputTail), ended: make(chan struct{})}
 	run.cmd = exec.Command(p.Argv[0], p.Argv[1:]...) //nolint:gosec // the driver's
 	run.cmd.Env, run.cmd.Dir = p.Env, p.Dir
 	run.cmd.Stdout, run.cmd.Stderr = run.output, run.output
@@ -62,25 +61,5 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// output keeps the end of a VMM's output.
-type output struct {
-	mu sync.Mutex
-	b  []byte
-}
-
-const tail = 4000
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.b = append(o.b, p...); len(o.b) > tail {
-		o.b = bytes.Clone(o.b[len(o.b)-tail:])
-	}
-	return len(p), nil
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return string(o.b)
-}
+// outputTail limits how much of a VMM's output is kept, in bytes.
+const outputTail = 4000
