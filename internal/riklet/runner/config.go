@@ -13,22 +13,14 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/archive"
-	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
 
 // Images is the part of the node's image store that a Driver uses. *image.Store implements it.
-type Images interface {
-	Pull(ctx context.Context, request image.PullRequest) (*image.Image, error)
-	Mount(ctx context.Context, id string, img *image.Image) (rootfs string, err error)
-	Unmount(ctx context.Context, id string, keepWritable bool) error
-	Mounted() ([]string, error)
-	// Written returns the directory of the files that a container wrote over its image. The
-	// directory may not exist.
-	Written(id string) string
-}
+type Images = ociImages
 
 // Clock supplies the time for back-offs, probes and grace periods.
 type Clock interface {
@@ -113,7 +105,7 @@ const maxSocketPath = 107
 
 // socketRoom is the length of the longest path of a socket below Run, with the longest UID: that
 // of a microVM's guest.
-const socketRoom = len("/pods//guest.sock") + maxUID
+const socketRoom = len("/pods//guest.sock") + engine.MaxUID
 
 var cgroupPath = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
 
@@ -174,21 +166,13 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// maxUID bounds the length of an instance's UID, which is a UUID.
-const maxUID = 36
-
-var (
-	// ErrInvalid is returned for an instance with an invalid name, UID or template.
-	ErrInvalid = errors.New("invalid instance")
-
-	validUID  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?$`)
-	validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-)
+// ErrInvalid is returned for an instance with an invalid name, UID or template.
+var ErrInvalid = errors.New("invalid instance")
 
 // validate rejects names that are unsafe in a path, before the driver uses them in one. The API
 // server also rejects them, but a node does not rely on that.
 func (d *Driver) validate(in instance.Instance) error {
-	if !validUID.MatchString(in.UID) {
+	if !engine.ValidUID(in.UID) {
 		return fmt.Errorf("%w: UID %q", ErrInvalid, in.UID)
 	}
 	t := in.Template
@@ -199,18 +183,18 @@ func (d *Driver) validate(in instance.Instance) error {
 	if e == nil {
 		return fmt.Errorf("%w: this node cannot run instances of kind %q", ErrInvalid, t.Kind)
 	}
-	if err := e.validate(t); err != nil {
+	if err := e.Validate(t); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	seen := map[string]bool{}
-	for _, c := range allContainers(t) {
-		if !validName.MatchString(c.Name) || seen[c.Name] {
+	for _, c := range engine.Containers(t) {
+		if !engine.ValidName(c.Name) || seen[c.Name] {
 			return fmt.Errorf("%w: container name %q is malformed or used twice", ErrInvalid, c.Name)
 		}
 		seen[c.Name] = true
 	}
 	for _, v := range t.Volumes {
-		if !validName.MatchString(v.Name) {
+		if !engine.ValidName(v.Name) {
 			return fmt.Errorf("%w: volume name %q", ErrInvalid, v.Name)
 		}
 	}

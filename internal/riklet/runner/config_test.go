@@ -3,6 +3,8 @@ package runner
 import (
 	"strings"
 	"testing"
+
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 // TestSocketsFit: a run directory of the longest length that Validate accepts has room for each
@@ -10,9 +12,9 @@ import (
 func TestSocketsFit(t *testing.T) {
 	t.Parallel()
 	run := "/" + strings.Repeat("r", maxSocketPath-socketRoom-1)
-	uid := strings.Repeat("u", maxUID)
-	d := &Driver{cfg: Config{Run: run}}
-	for _, path := range []string{d.socket(uid), d.guestSocket(uid)} {
+	uid := strings.Repeat("u", engine.MaxUID)
+	p := engine.Paths{Run: run}
+	for _, path := range []string{p.Socket(uid), GuestSocket(p, uid)} {
 		if len(path) > maxSocketPath {
 			t.Errorf("the socket %s needs %d bytes, the limit is %d", path[len(run):], len(path), maxSocketPath)
 		}

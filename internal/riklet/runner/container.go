@@ -2,25 +2,16 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"strconv"
+	"slices"
 	"syscall"
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/archive"
-	"rik.dev/rik/internal/riklet/disk"
-	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/progress"
-	"rik.dev/rik/internal/riklet/runner/spec"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim"
-	"rik.dev/rik/internal/riklet/vmm"
 )
 
 // container is one container of a machine. It belongs to the machine's goroutine.
@@ -46,16 +37,16 @@ func (c *container) state() rikv1alpha1.ContainerState { return c.m.rec.Containe
 func (c *container) start() {
 	m := c.m
 	s := m.rec.Containers[c.spec.Name]
-	f := &fill{
-		d: m.d, engine: m.engine, in: m.rec.Instance, c: c.spec, index: c.index, shim: m.shim, attempt: s.Attempt + 1,
-		again: s.Attempt > 0 || s.Reason != "", address: m.address(),
-	}
+	f := &fill{d: m.d, engine: m.engine, again: s.Attempt > 0 || s.Reason != "", Attempt: engine.Attempt{
+		Node: m.d.node(), Instance: m.rec.Instance, Container: c.spec, Index: c.index, Number: s.Attempt + 1,
+		Address: m.address(), Supervisor: m.shim,
+	}}
 	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever {
 		// At most one attempt: it must be durable that it was tried, before it is tried.
 		rec := m.snapshot()
 		s.Attempt++
 		rec.Containers[c.spec.Name] = s
-		f.before = func() error { return m.d.store.Put(rec) }
+		f.BeforeStart = func() error { return m.d.store.Put(rec) }
 	}
 	f.report = func(p progress.Progress) {
 		m.post(func() {
@@ -79,7 +70,7 @@ func (c *container) join(attempt int) {
 	ctx := m.startCtx
 	m.task(func() func() {
 		got, err := client.Start(ctx, shim.Start{Container: c.spec.Name, Attempt: attempt})
-		return func() { c.started(&fill{attempt: attempt}, got, err) }
+		return func() { c.started(&fill{Attempt: engine.Attempt{Number: attempt}}, got, err) }
 	})
 }
 
@@ -94,15 +85,15 @@ func (c *container) started(f *fill, got shim.Container, err error) {
 	m.starts--
 	c.starting, c.pulling = false, ""
 	s := m.rec.Containers[c.spec.Name]
-	if f.note != (imageNote{}) {
-		s.ImageDigest, s.StopSignal = f.note.Digest, f.note.StopSignal
+	if f.Note != (engine.ImageNote{}) {
+		s.ImageDigest, s.StopSignal = f.Note.Digest, f.Note.StopSignal
 	}
 	if err != nil {
 		c.notStarted(f, err)
 		return
 	}
 	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
-	s.Attempt, s.Restarts = f.attempt, int32(f.attempt-1) //nolint:gosec // counts restarts that take a second each
+	s.Attempt, s.Restarts = f.Number, int32(f.Number-1) //nolint:gosec // counts restarts that take a second each
 	s.StartedAt, s.FinishedAt, s.Begun, s.Ready, s.OOMKills = got.StartedAt, time.Time{}, false, false, 0
 	if m.rec.StartedAt.IsZero() {
 		m.rec.StartedAt = got.StartedAt
@@ -131,10 +122,10 @@ func (c *container) notStarted(f *fill, err error) {
 		return // stopped, or the supervisor is gone, which is reported separately
 	}
 	s := m.rec.Containers[c.spec.Name]
-	var config *configError
+	var config *engine.ConfigError
 	m.log.Warn("container could not be started", "container", c.spec.Name, "step", lifecycle.StepOf(err), "err", err)
 	switch step := lifecycle.StepOf(err); {
-	case permanent(err):
+	case m.permanent(err):
 		reason := reasonConfig
 		if step == stepImage {
 			reason = reasonInvalidImage
@@ -146,7 +137,7 @@ func (c *container) notStarted(f *fill, err error) {
 	case errors.As(err, &config):
 		m.setContainer(c.spec.Name, heldUp(s, reasonConfig, err.Error(), m.now()))
 	case step == stepStart:
-		s.Attempt, s.Restarts, s.StartedAt = f.attempt, int32(f.attempt-1), time.Time{} //nolint:gosec // as above
+		s.Attempt, s.Restarts, s.StartedAt = f.Number, int32(f.Number-1), time.Time{} //nolint:gosec // as above
 		m.setContainer(c.spec.Name, exited(s, codeNotStarted, reasonStart, err.Error(), m.now()))
 	default:
 		m.setContainer(c.spec.Name, heldUp(s, reasonStart, err.Error(), m.now()))
@@ -155,23 +146,11 @@ func (c *container) notStarted(f *fill, err error) {
 
 // permanent reports whether an error recurs at every attempt. The reason is that the revision of
 // an instance never changes.
-func permanent(err error) bool {
-	for _, e := range []error{
-		image.ErrInvalidReference, image.ErrRefused, image.ErrTooLarge, image.ErrDigest, image.ErrPlatform, image.ErrUnsupported,
-		spec.ErrNoCommand, spec.ErrUser, spec.ErrCapability, spec.ErrVolume,
-		archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, errRootApp,
-		disk.ErrRefused, disk.ErrTooLarge, disk.ErrDigest, vmm.ErrInvalid, errStopSignal,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
+func (m *machine) permanent(err error) bool { return m.engine != nil && m.engine.IsPermanent(err) }
 
 // exited handles the end of a container.
 func (m *machine) exited(e shim.Container) {
-	if e.Name == vmmContainer {
+	if e.Name == engine.VMM {
 		m.vmEnded(e)
 		return
 	}
@@ -221,7 +200,7 @@ func (c *container) signal(s syscall.Signal) {
 				m.log.Warn("a container that is killed may take long to die", "container", c.spec.Name, "err", err)
 			}
 		}
-		err := m.engine.signal(ctx, client, m.rec.Instance, c.spec.Name, s)
+		err := m.engine.Signal(ctx, client, m.rec.Instance, c.spec.Name, s)
 		if err != nil && !errors.Is(err, shim.ErrGone) && ctx.Err() == nil {
 			m.log.Warn("a signal could not be sent", "container", c.spec.Name, "signal", s, "err", err)
 		}
@@ -229,7 +208,7 @@ func (c *container) signal(s syscall.Signal) {
 	})
 }
 
-// Names of the steps that create a container.
+// Names of the steps that start a container.
 const (
 	stepImage  = "image"
 	stepRootfs = "rootfs"
@@ -239,28 +218,23 @@ const (
 
 // fill makes one attempt to start a container, with the steps of its engine.
 type fill struct {
-	d       *Driver
-	engine  engine
-	in      instance.Instance
-	c       rikv1alpha1.Container
-	address string // the instance's address
-	index   int
-	attempt int
-	again   bool // something of an earlier attempt may exist
-	shim    *shim.Client
-	before  func() error            // called just before the container starts; may be nil
-	report  func(progress.Progress) // receives the progress of a slow pull or download; may be nil
-
-	note imageNote // what runs, known once the image was fetched
-	got  shim.Container
+	engine.Attempt
+	d      *Driver
+	engine *engine.Engine
+	again  bool                    // something of an earlier attempt may exist
+	report func(progress.Progress) // receives the progress of a slow pull or download; may be nil
 }
 
-func (f *fill) id() string { return containerID(f.in.UID, f.c.Name) }
-
-func (f *fill) cgroup() string { return f.d.cgroup(f.in.UID) + "/" + f.c.Name }
-
 func (f *fill) sequence() lifecycle.Sequence {
-	return lifecycle.Sequence{Hook: f.d.cfg.Hook, Steps: f.engine.container(f)}
+	return lifecycle.Sequence{Hook: f.d.cfg.Hook, Steps: containerSteps(f.engine.Container(&f.Attempt))}
+}
+
+// containerSteps returns the steps that start a container, in their order.
+func containerSteps(s engine.Steps) []lifecycle.Step {
+	s.Image.Name, s.Rootfs.Name, s.Bundle.Name, s.Start.Name = stepImage, stepRootfs, stepBundle, stepStart
+	return slices.DeleteFunc([]lifecycle.Step{s.Image, s.Rootfs, s.Bundle, s.Start}, func(step lifecycle.Step) bool {
+		return step.Do == nil && step.Undo == nil
+	})
 }
 
 // run starts the container. Only the steps after the fetch count toward Config.StartsAtOnce, so
@@ -285,86 +259,5 @@ func (f *fill) run(ctx context.Context) (shim.Container, error) {
 	if err := rest.Do(ctx); err != nil {
 		return shim.Container{}, err
 	}
-	return f.got, nil
-}
-
-// imageNote is what must be known about a container's image after a crash.
-type imageNote struct{ Digest, StopSignal string }
-
-// makeBundle creates the container's bundle directory and writes its imageNote there.
-func (f *fill) makeBundle() (dir string, err error) {
-	dir = f.d.bundle(f.in.UID, f.c.Name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	return dir, writeJSON(f.d.imageFile(f.in.UID, f.c.Name), f.note)
-}
-
-func (f *fill) removeBundle(context.Context) error {
-	if err := f.d.removeSubPaths(f.in.UID, f.c.Name); err != nil {
-		return err
-	}
-	return os.RemoveAll(f.d.bundle(f.in.UID, f.c.Name))
-}
-
-// startTimeout bounds the wait for the supervisor's answer to a start. The wait continues even if
-// the instance is stopped meanwhile, because it must be known what the start created. A start
-// that hangs is canceled here or by callOffStarts.
-const startTimeout = 3 * time.Minute
-
-var errNoStart = fmt.Errorf("it did not start within %v", startTimeout)
-
-// start sends the start order to the supervisor. The engine supplies what to run.
-func (f *fill) start(ctx context.Context, order shim.Start) (err error) {
-	if f.before != nil {
-		if err := f.before(); err != nil {
-			return err
-		}
-	}
-	d, uid, name := f.d, f.in.UID, f.c.Name
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), startTimeout, errNoStart)
-	defer cancel()
-	order.Container, order.Attempt = name, f.attempt
-	order.LogDir, order.LogLimits = d.logDir(uid, name), d.cfg.LogLimits
-	order.MarkFile, order.ExitFile = d.markFile(uid, name), d.exitFile(uid, name)
-	f.got, err = f.shim.Start(ctx, order)
-	if errors.Is(err, errNoStart) {
-		callOff(context.WithoutCancel(ctx), f.shim, name)
-	}
-	return err
-}
-
-// callOff cancels a start that is under way. What the start has created so far is then undone as
-// after any failed start.
-func callOff(ctx context.Context, client *shim.Client, container string) {
-	ctx, cancel := context.WithTimeout(ctx, callOffTimeout)
-	defer cancel()
-	_ = client.Signal(ctx, container, syscall.SIGKILL) // an error: nothing to cancel
-}
-
-// callOffTimeout bounds the wait for a supervisor that only has to send a signal.
-const callOffTimeout = 10 * time.Second
-
-// removeCgroup kills what still runs in the container's cgroup, and removes the cgroup.
-func (f *fill) removeCgroup(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	return f.d.cgroups.Destroy(ctx, f.cgroup())
-}
-
-// lastRun reads the files that a supervisor left about a container: the last attempt that it
-// began, and how that run ended. end is nil if the end is not known.
-func (d *Driver) lastRun(uid, name string) (attempt int, end *shim.Container) {
-	if data, err := os.ReadFile(d.markFile(uid, name)); err == nil {
-		attempt, _ = strconv.Atoi(string(data))
-	}
-	data, err := os.ReadFile(d.exitFile(uid, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return attempt, nil
-	}
-	var c shim.Container
-	if err != nil || json.Unmarshal(data, &c) != nil || c.Name != name {
-		return attempt, nil
-	}
-	return max(attempt, c.Attempt), &c
+	return f.Started, nil
 }

@@ -24,12 +24,12 @@ func devicesOf(s *rikv1alpha1.Security) ([]spec.Device, error) {
 	if s == nil || !s.Privileged {
 		return nil, nil
 	}
-	return devicesIn("/dev")
+	return Devices("/dev")
 }
 
-// devicesIn lists the device files in a directory and below. It leaves out files that disappear
+// Devices lists the device files in a directory and below. It leaves out files that disappear
 // meanwhile, such as those of unplugged devices.
-func devicesIn(dir string) ([]spec.Device, error) {
+func Devices(dir string) ([]spec.Device, error) {
 	var list []spec.Device
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		switch {

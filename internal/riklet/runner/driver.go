@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/state"
 )
@@ -20,6 +20,8 @@ import (
 // Driver runs the instances of one node. See instance.Driver for the contract of its methods.
 type Driver struct {
 	cfg     Config
+	paths   engine.Paths
+	engines []*engine.Engine
 	store   *state.Store
 	cgroups cgroup.Layout
 	swap    bool
@@ -29,8 +31,7 @@ type Driver struct {
 	bootID       string
 	shims        []string // the cgroup.procs files of the supervisors' cgroup
 	turns        chan struct{}
-	boots        chan struct{} // limits how many microVMs boot at the same time
-	last         atomic.Int64  // sequence number of the latest observation
+	last         atomic.Int64 // sequence number of the latest observation
 
 	mu       sync.Mutex // guards the fields below
 	machines map[string]*machine
@@ -51,14 +52,18 @@ func New(cfg Config) (*Driver, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("running Pods needs root")
 	}
-	if err := os.MkdirAll(filepath.Join(cfg.Root, "pods"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(cfg.Root, engine.Instances), 0o700); err != nil {
 		return nil, fmt.Errorf("making the state directory: %w", err)
 	}
 	store, err := state.Open(filepath.Join(cfg.Root, recordsFile))
 	if err != nil {
 		return nil, err
 	}
-	d := &Driver{cfg: cfg, store: store, machines: map[string]*machine{}, lost: map[string]map[string]state.Container{}, turns: make(chan struct{}, cfg.StartsAtOnce), boots: make(chan struct{}, runtime.NumCPU())}
+	d := &Driver{
+		cfg: cfg, paths: engine.Paths{Root: cfg.Root, Run: cfg.Run}, store: store, turns: make(chan struct{}, cfg.StartsAtOnce),
+		machines: map[string]*machine{}, lost: map[string]map[string]state.Container{},
+	}
+	d.engines = newEngines(d)
 	// The sequence is based on the time, so that it grows over restarts without a disk write for
 	// each number.
 	d.last.Store(cfg.Clock.Now().UnixMicro())
@@ -222,8 +227,8 @@ func (d *Driver) Usage(uid string) (instance.Usage, error) {
 		return u, fmt.Errorf("%w: measuring instance %s: %w", instance.ErrNotRunning, uid, err)
 	}
 	u.CPUNanos, u.MemoryBytes = stats.CPUNanos, stats.MemoryBytes
-	if e, ok := m.engine.(vmEngine); ok && !o.Status.Suspended {
-		u.VM = e.count(m)
+	if m.engine != nil && !o.Status.Suspended {
+		u.VM = m.engine.Usage(m.live())
 	}
 	return u, nil
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
@@ -46,10 +50,10 @@ func (d *Driver) environment(ctx context.Context, in instance.Instance, address 
 	})
 	for _, e := range list {
 		if strings.Contains(e.Value, "\x00") { // it would end the value
-			return nil, &configError{fmt.Errorf("variable %s: its value has a NUL byte, which no variable can hold: mount it as a file", e.Name)}
+			return nil, &engine.ConfigError{Err: fmt.Errorf("variable %s: its value has a NUL byte, which no variable can hold: mount it as a file", e.Name)}
 		}
 		if size := len(e.Name) + len("=") + len(e.Value); size > maxVariable {
-			return nil, &configError{fmt.Errorf("variable %s: it has %d bytes, and Linux takes at most %d: mount it as a file", e.Name, size, maxVariable)}
+			return nil, &engine.ConfigError{Err: fmt.Errorf("variable %s: it has %d bytes, and Linux takes at most %d: mount it as a file", e.Name, size, maxVariable)}
 		}
 	}
 	return list, nil
@@ -69,7 +73,7 @@ func (d *Driver) entries(ctx context.Context, namespace, configMap, secret strin
 		return e, fmt.Errorf("reading %s %q: %w", kind, name, err)
 	}
 	if !e.Found && !optional {
-		return e, &configError{fmt.Errorf("%s %q not found in namespace %q", kind, name, namespace)}
+		return e, &engine.ConfigError{Err: fmt.Errorf("%s %q not found in namespace %q", kind, name, namespace)}
 	}
 	return e, nil
 }
@@ -85,7 +89,7 @@ func (d *Driver) valueFrom(ctx context.Context, in instance.Instance, address st
 	} else if ref = from.SecretKeyRef; ref != nil {
 		secret = ref.Name
 	} else {
-		return "", false, &configError{fmt.Errorf("valueFrom names no source")}
+		return "", false, &engine.ConfigError{Err: fmt.Errorf("valueFrom names no source")}
 	}
 	entries, err := d.entries(ctx, in.Namespace, configMap, secret, ref.Optional)
 	if err != nil {
@@ -93,7 +97,7 @@ func (d *Driver) valueFrom(ctx context.Context, in instance.Instance, address st
 	}
 	value, ok := entries.Data[ref.Key]
 	if !ok && !ref.Optional {
-		return "", false, &configError{fmt.Errorf("%q has no key %q", ref.Name, ref.Key)}
+		return "", false, &engine.ConfigError{Err: fmt.Errorf("%q has no key %q", ref.Name, ref.Key)}
 	}
 	return string(value), ok, nil
 }
@@ -116,7 +120,7 @@ func (d *Driver) field(in instance.Instance, address, path string) (string, erro
 		}
 		return address, nil
 	default:
-		return "", &configError{fmt.Errorf("unknown field %q", path)}
+		return "", &engine.ConfigError{Err: fmt.Errorf("unknown field %q", path)}
 	}
 }
 
@@ -146,4 +150,53 @@ func (d *Driver) pullSecret(ctx context.Context, in instance.Instance) ([]byte, 
 		return nil, nil
 	}
 	return json.Marshal(merged)
+}
+
+// objectFiles returns the files of a ConfigMap or Secret by relative path, and their mode.
+func (d *Driver) objectFiles(ctx context.Context, namespace string, v rikv1alpha1.Volume) (files map[string][]byte, mode fs.FileMode, err error) {
+	source, configMap, secret, mode := v.ConfigMap, "", "", fs.FileMode(0o644)
+	if source != nil {
+		configMap = source.Name
+	} else {
+		source, mode = v.Secret, 0o400
+		secret = source.Name
+	}
+	if source.Mode != nil {
+		mode = fs.FileMode(*source.Mode).Perm() //nolint:gosec // Perm keeps nine bits
+	}
+	entries, err := d.entries(ctx, namespace, configMap, secret, source.Optional)
+	if err != nil {
+		return nil, mode, err
+	}
+	files, err = selectFiles(entries.Data, *source)
+	if err != nil {
+		err = &engine.ConfigError{Err: err}
+	}
+	return files, mode, err
+}
+
+var validKey = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
+
+// selectFiles returns the files of an object volume by relative path.
+func selectFiles(data map[string][]byte, v rikv1alpha1.ObjectVolume) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for key, value := range data {
+		if len(v.Items) == 0 && validKey.MatchString(key) && !strings.HasPrefix(key, "..") && key != "." {
+			files[key] = value
+		}
+	}
+	for _, item := range v.Items {
+		value, ok := data[item.Key]
+		if !ok {
+			if v.Optional {
+				continue
+			}
+			return nil, fmt.Errorf("%q has no key %q", v.Name, item.Key)
+		}
+		if !filepath.IsLocal(item.Path) || filepath.Clean(item.Path) == "." || strings.HasPrefix(item.Path, "..") {
+			return nil, fmt.Errorf("path %q of key %q does not stay inside the volume", item.Path, item.Key)
+		}
+		files[filepath.Clean(item.Path)] = value
+	}
+	return files, nil
 }

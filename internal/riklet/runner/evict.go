@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/instance"
 )
 
 // Container root file systems, emptyDirs on disk and the files of Apps have no size limit. When
@@ -85,13 +84,10 @@ func (m *machine) evict(message string) {
 func (d *Driver) diskUse(ctx context.Context, m *machine) (diskUse, error) {
 	t := m.rec.Instance.Template
 	u := diskUse{m: m, priority: t.Priority, requested: t.EffectiveRequests().Bytes(rikv1alpha1.ResourceDisk)}
-	places := []string{d.diskVolume(m.uid, ""), d.appUpper(m.uid), d.scratch(m.uid)}
-	if t.Kind != rikv1alpha1.KindApp && !t.Virtual() {
-		for _, c := range allContainers(t) {
-			places = append(places, d.cfg.Images.Written(containerID(m.uid, c.Name)))
-		}
+	if m.engine == nil {
+		return u, nil
 	}
-	for _, place := range places {
+	for _, place := range m.engine.Written(m.rec.Instance) {
 		used, err := allocated(ctx, place)
 		if err != nil {
 			return u, fmt.Errorf("measuring what instance %s has written: %w", m.uid, err)
@@ -134,14 +130,10 @@ func (m *machine) endByItself() time.Time {
 }
 
 // removeWritten removes what an instance wrote, except its logs.
-func (d *Driver) removeWritten(uid string) error {
-	return errors.Join(mounts.RemoveAll(d.diskVolume(uid, "")), mounts.RemoveAll(d.appUpper(uid)),
-		ignoreMissing(os.Remove(d.scratch(uid))), ignoreMissing(os.Remove(d.diskNoteFile(uid))))
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+func (d *Driver) removeWritten(in instance.Instance) error {
+	var errs []error
+	for _, e := range d.enginesOf(in) {
+		errs = append(errs, e.RemoveWritten(in.UID))
 	}
-	return err
+	return errors.Join(errs...)
 }

@@ -22,6 +22,7 @@ import (
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
@@ -438,7 +439,7 @@ func TestPrivilegedAnotherRuntime(t *testing.T) {
 	in.Template.Runtime = "other"
 	n.ensure(in)
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
-	if _, err := os.Stat(filepath.Join(n.cfg.Run, "runtimes", "other", containerID("u1", "main"))); err != nil {
+	if _, err := os.Stat(filepath.Join(n.cfg.Run, "runtimes", "other", engine.ContainerID("u1", "main"))); err != nil {
 		t.Errorf("the other runtime has no state of it: %v", err)
 	}
 	n.stop("u1", 0)

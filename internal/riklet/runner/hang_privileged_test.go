@@ -101,7 +101,7 @@ func TestPrivilegedAHangingRuntimeIsCalledOff(t *testing.T) {
 			c.Image = reference
 			n.ensure(podOf("u1", rikv1alpha1.RestartAlways, c))
 			eventually(t, func() string {
-				if attempt, _ := n.driver.lastRun("u1", "main"); attempt == 0 {
+				if attempt, _ := n.driver.paths.LastRun("u1", "main"); attempt == 0 {
 					return "the runtime was not called"
 				}
 				return ""

@@ -10,6 +10,8 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
 )
 
@@ -128,6 +130,20 @@ func initAgain(r state.Record, reason, why string, now time.Time) state.Record {
 	return r
 }
 
+// vmEnded handles the end of the VMM. Everything in the guest ended with it.
+func (m *machine) vmEnded(e shim.Container) {
+	if m.rec.Stop != nil || m.rec.Final != nil || !m.prepared {
+		return
+	}
+	why := "the microVM ended"
+	if m.d.cgroups.OOMKills(m.d.cgroup(m.uid)+"/"+engine.VMM) > 0 {
+		why = "the VMM used more memory than its bound"
+	}
+	m.log.Warn("the VMM is gone; the microVM is made anew", "code", e.ExitCode, "why", why)
+	m.hangUp()
+	m.loseSandbox(reasonVMEnded, why)
+}
+
 // recordLost is the message of containers whose instance's record was lost.
 const recordLost = "this node lost its record of the instance, and ended what ran of it"
 
@@ -135,7 +151,7 @@ const recordLost = "this node lost its record of the instance, and ended what ra
 func (d *Driver) runsOf(uid string) map[string]state.Container {
 	runs := map[string]state.Container{}
 	for _, name := range d.namesOfRuns(uid) {
-		attempt, end := d.lastRun(uid, name)
+		attempt, end := d.paths.LastRun(uid, name)
 		if attempt < 1 {
 			continue
 		}
@@ -159,14 +175,14 @@ func (d *Driver) namesOfRuns(uid string) []string {
 	if err != nil {
 		d.cfg.Logger.Warn("what containers left cannot be listed", "instance", uid, "err", err)
 	}
-	ends, err := os.ReadDir(filepath.Dir(d.exitFile(uid, "")))
+	ends, err := os.ReadDir(filepath.Dir(d.paths.ExitFile(uid, "")))
 	if err == nil {
 		for _, e := range ends {
 			names = append(names, strings.TrimSuffix(e.Name(), ".json"))
 		}
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == vmmContainer || !validName.MatchString(name) })
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return name == engine.VMM || !engine.ValidName(name) })
 }
 
 // afterRecordLoss returns a new record for an instance whose record was lost, from the traces of
@@ -175,7 +191,7 @@ func (d *Driver) namesOfRuns(uid string) []string {
 // instead.
 func afterRecordLoss(r state.Record, runs map[string]state.Container, now time.Time) state.Record {
 	r.Containers = map[string]state.Container{}
-	for _, c := range allContainers(r.Instance.Template) {
+	for _, c := range engine.Containers(r.Instance.Template) {
 		run, ok := runs[c.Name]
 		if !ok {
 			continue

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
 )
@@ -21,7 +22,7 @@ type machine struct {
 	uid string
 	log *slog.Logger
 	// engine runs the instance's processes. It is nil if the instance's kind is not known.
-	engine engine
+	engine *engine.Engine
 
 	rec        state.Record
 	dirty      bool // the record differs from the saved one
@@ -87,7 +88,7 @@ func newMachine(d *Driver, rec state.Record) *machine {
 		m.rec.Containers = map[string]state.Container{}
 	}
 	t := rec.Instance.Template
-	for i, c := range allContainers(t) {
+	for i, c := range engine.Containers(t) {
 		m.containers = append(m.containers, &container{m: m, spec: c, index: i, init: i < len(t.InitContainers)})
 	}
 	return m
@@ -363,25 +364,12 @@ func (m *machine) lost(c *shim.Client) {
 // supervisorEnded is the message of containers that ended with their supervisor.
 const supervisorEnded = "the supervisor of the instance ended"
 
-// namespaces returns a process in the instance's network namespace, or 0 for the node's own
-// network. ok is false if the instance has no supervisor.
-func (m *machine) namespaces() (pid int, ok bool) {
+// live returns what engines need to reach the instance's processes. Any goroutine may call it,
+// because the instance itself never changes.
+func (m *machine) live() engine.Running {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.pid == 0 {
-		return 0, false
-	}
-	if m.rec.Instance.Template.HostNetwork { // never changes
-		return 0, true
-	}
-	return m.pid, true
-}
-
-// lastAddress returns the instance's address as last published. Any goroutine may call it.
-func (m *machine) lastAddress() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.status.Status.Address
+	return engine.Running{Instance: m.rec.Instance, PID: m.pid, Address: m.status.Status.Address}
 }
 
 func (m *machine) observation() (instance.Observation, bool) {

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,6 +13,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
@@ -51,41 +51,40 @@ func (m *machine) waitForNetwork(why error) {
 // network connects the supervisor's network namespace to the node's network. It is the last step
 // before the containers start, because it writes their network files.
 func (b *build) network(ctx context.Context) error {
-	d, uid := b.d, b.in.UID
-	if !d.networked(b.in.Template) {
+	d, uid := b.d, b.Instance.UID
+	if !d.networked(b.Instance.Template) {
 		return nil
 	}
-	a, err := d.cfg.Network.Attach(ctx, uid, b.shim.PID())
+	a, err := d.cfg.Network.Attach(ctx, uid, b.Supervisor.PID())
 	if err != nil {
 		return err
 	}
-	hosts := spec.Hosts(b.hostname(), a.Address.Addr().String())
-	if err := b.files(hosts, resolver(a, b.in.Namespace, hostSearch(d.cfg.Resolver))); err != nil {
+	hosts := spec.Hosts(engine.Hostname(b.Instance), a.Address.Addr().String())
+	if err := b.files(hosts, resolver(a, b.Instance.Namespace, hostSearch(d.cfg.Resolver))); err != nil {
 		return err
 	}
-	if err := writeJSON(d.networkFile(uid), a); err != nil {
+	if err := engine.WriteJSON(d.paths.NetworkFile(uid), a); err != nil {
 		return err
 	}
-	b.attachment = &a
+	b.Attachment = &a
 	return nil
 }
 
 // leaveNetwork detaches the instance from the network, whether or not it was attached.
 func (b *build) leaveNetwork(ctx context.Context) error {
-	if !b.d.networked(b.in.Template) {
+	if !b.d.networked(b.Instance.Template) {
 		return nil
 	}
-	if err := os.Remove(b.d.networkFile(b.in.UID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(b.d.paths.NetworkFile(b.Instance.UID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return b.d.cfg.Network.Detach(ctx, b.in.UID)
+	return b.d.cfg.Network.Detach(ctx, b.Instance.UID)
 }
 
 // attachmentOf reads the attachment that the network step saved. It returns nil if there is none.
 func (d *Driver) attachmentOf(uid string) *instance.Attachment {
 	var a instance.Attachment
-	data, err := os.ReadFile(d.networkFile(uid))
-	if err != nil || json.Unmarshal(data, &a) != nil || !a.Address.IsValid() {
+	if engine.ReadJSON(d.paths.NetworkFile(uid), &a) != nil || !a.Address.IsValid() {
 		return nil
 	}
 	return &a
@@ -127,7 +126,7 @@ func resolver(a instance.Attachment, namespace string, host []string) string {
 	var b strings.Builder
 	b.WriteString("# written by rik; changes are lost when the instance ends\n")
 	fmt.Fprintf(&b, "nameserver %s\n", a.DNS)
-	if a.Domain == "" || !validName.MatchString(namespace) {
+	if a.Domain == "" || !engine.ValidName(namespace) {
 		return b.String()
 	}
 	search := []string{namespace + "." + a.Domain, instance.ShortNames + "." + a.Domain}
@@ -158,7 +157,7 @@ var searchDomain = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_]
 // hostSearch returns the host's search domains from its resolv.conf(5). The last search or domain
 // line counts.
 func hostSearch(path string) (domains []string) {
-	for line := range strings.Lines(readOr(path, "")) {
+	for line := range strings.Lines(engine.ReadOr(path, "")) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 || fields[0] != "search" && fields[0] != "domain" {
 			continue

@@ -329,7 +329,7 @@ func TestPrivilegedSupervisorLostMovesTheInstance(t *testing.T) {
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("main", "echo run; "+forever)))
 	before := n.awaitPhase("u1", rikv1alpha1.InstanceRunning).Address
 	m := n.driver.machine("u1")
-	pid, _ := m.namespaces()
+	pid, _ := m.live().Namespaces()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +458,7 @@ func TestPrivilegedNodeWithoutNetworkGetsOne(t *testing.T) {
 	}
 	n.stop("u1", 0)
 	n.stop("u2", 0)
-	if _, err := os.Stat(n.driver.networkFile("u2")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(n.driver.paths.NetworkFile("u2")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("network file: %v", err)
 	}
 }

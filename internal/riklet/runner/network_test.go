@@ -83,7 +83,7 @@ func (c stoppedClock) Now() time.Time { return *c.now }
 // sets.
 func serving(ports ...rikv1alpha1.Port) (*machine, *time.Time) {
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	d := &Driver{cfg: Config{DrainDelay: 3 * time.Second, Clock: stoppedClock{now: &now}}.withDefaults()}
+	d := unopened(Config{DrainDelay: 3 * time.Second, Clock: stoppedClock{now: &now}}.withDefaults())
 	m := newMachine(d, state.Record{
 		Instance: podOf("u1", rikv1alpha1.RestartAlways, rikv1alpha1.Container{Name: "main", Ports: ports}),
 	})

@@ -15,49 +15,112 @@ import (
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
 )
 
-// ociEngine runs containers with an OCI runtime, on the node's own kernel.
-type ociEngine struct{ d *Driver }
+// ociImages is the part of the node's image store that OCI containers use. *image.Store implements
+// it.
+type ociImages interface {
+	Pull(ctx context.Context, request image.PullRequest) (*image.Image, error)
+	Mount(ctx context.Context, id string, img *image.Image) (rootfs string, err error)
+	Unmount(ctx context.Context, id string, keepWritable bool) error
+	Mounted() ([]string, error)
+	// Written returns the directory of the files that a container wrote over its image. The
+	// directory may not exist.
+	Written(id string) string
+}
 
-func (e ociEngine) validate(t rikv1alpha1.InstanceTemplate) error {
-	_, err := e.d.runtimeOf(t.Runtime)
+// ociConfig says how a node runs OCI containers.
+type ociConfig struct {
+	Images ociImages
+	// Runc is the default OCI runtime.
+	Runc string
+	// Runtimes maps the runtime names of templates to the paths of more OCI runtimes.
+	Runtimes map[string]string
+}
+
+// ociEngine runs containers with an OCI runtime, on the node's own kernel.
+type ociEngine struct {
+	host engine.Host
+	cfg  ociConfig
+	dirs ociPaths
+}
+
+// newOCIEngine returns the engine for Pods. paths are the host's.
+func newOCIEngine(host engine.Host, paths engine.Paths, cfg ociConfig) *engine.Engine {
+	e := &ociEngine{host, cfg, ociPaths{paths}}
+	directories := []string{}
+	for _, r := range e.runtimes() {
+		directories = append(directories, r.root)
+	}
+	return &engine.Engine{
+		Runs: func(t rikv1alpha1.InstanceTemplate) bool {
+			return (t.Kind == "" || t.Kind == rikv1alpha1.KindPod) && !t.Virtual() && len(t.Containers) > 0
+		},
+		Builder: e, Sessions: e, Directories: directories,
+		Permanent: []error{
+			image.ErrInvalidReference, image.ErrRefused, image.ErrTooLarge, image.ErrDigest, image.ErrPlatform, image.ErrUnsupported,
+		},
+	}
+}
+
+func (e *ociEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
+	_, err := e.runtimeOf(t.Runtime)
 	return err
 }
 
-// before returns the step that creates the sources of the containers' mounts.
-func (ociEngine) before(b *build) []lifecycle.Step {
-	return []lifecycle.Step{{Name: "volumes", Do: b.volumes, Undo: b.removeVolumes}}
+// Prepare returns the step that creates the sources of the containers' mounts.
+func (e *ociEngine) Prepare(s *engine.Sandbox) engine.Preparation {
+	return engine.Preparation{Storage: lifecycle.Step{
+		Name: "volumes",
+		Do:   func(ctx context.Context) error { return e.volumes(ctx, s.Instance) },
+		Undo: func(context.Context) error { return e.removeVolumes(s.Instance.UID) },
+	}}
 }
 
-func (ociEngine) after(*build) []lifecycle.Step { return nil }
-
-func (ociEngine) container(f *fill) []lifecycle.Step {
-	o := &ociFill{fill: f}
-	return []lifecycle.Step{
-		{Name: stepImage, Do: o.pull},
-		{Name: stepRootfs, Do: o.mount, Undo: o.unmount},
-		{Name: stepBundle, Do: o.bundle, Undo: f.removeBundle},
-		{Name: stepStart, Do: o.start, Undo: o.delete},
+func (e *ociEngine) Container(a *engine.Attempt) engine.Steps {
+	o := &ociFill{Attempt: a, e: e}
+	return engine.Steps{
+		Image:  lifecycle.Step{Do: o.pull},
+		Rootfs: lifecycle.Step{Do: o.mount, Undo: o.unmount},
+		Bundle: lifecycle.Step{Do: o.bundle, Undo: o.removeBundle},
+		Start:  lifecycle.Step{Do: o.start, Undo: o.delete},
 	}
 }
 
-// traces lists the containers that have a root file system or a runtime state.
-func (e ociEngine) traces() ([]string, error) {
-	ids, err := e.d.cfg.Images.Mounted()
+// Traces lists the containers that have a root file system or a runtime state.
+func (e *ociEngine) Traces() ([]string, error) {
+	ids, err := e.cfg.Images.Mounted()
 	if err != nil {
 		err = fmt.Errorf("listing mounted images: %w", err)
 	}
-	for _, r := range e.d.runtimes() {
+	for _, r := range e.runtimes() {
 		ids = append(ids, r.states()...)
 	}
 	return ids, err
 }
 
-func (e ociEngine) signal(ctx context.Context, client *shim.Client, in instance.Instance, container string, s syscall.Signal) error {
-	r, err := e.d.runtimeOf(in.Template.Runtime)
+func (*ociEngine) Find(string, []shim.Container) engine.Found { return engine.Found{Whole: true} }
+
+func (e *ociEngine) Written(in instance.Instance) []string {
+	places := []string{e.dirs.diskVolume(in.UID, "")}
+	for _, c := range engine.Containers(in.Template) {
+		places = append(places, e.cfg.Images.Written(engine.ContainerID(in.UID, c.Name)))
+	}
+	return places
+}
+
+// RemoveWritten removes the volumes. The step rootfs has removed what the containers wrote over
+// their images.
+func (e *ociEngine) RemoveWritten(uid string) error {
+	return mounts.RemoveAll(e.dirs.diskVolume(uid, ""))
+}
+
+func (e *ociEngine) Signal(ctx context.Context, client *shim.Client, in instance.Instance, container string, s syscall.Signal) error {
+	r, err := e.runtimeOf(in.Template.Runtime)
 	if err != nil {
 		return err
 	}
@@ -66,103 +129,121 @@ func (e ociEngine) signal(ctx context.Context, client *shim.Client, in instance.
 	}
 	// The process that the supervisor started is only a proxy for the container's process. The
 	// runtime knows the real process.
-	return r.kill(ctx, containerID(in.UID, container), s)
+	return r.kill(ctx, engine.ContainerID(in.UID, container), s)
 }
 
-func (ociEngine) whole(string, []shim.Container) bool { return true }
-
-func (ociEngine) dial(ctx context.Context, m *machine, port int32) (net.Conn, error) {
-	pid, ok := m.namespaces()
-	if !ok {
-		return nil, instance.ErrNotRunning
-	}
-	return dialInside(ctx, pid, m.lastAddress(), port)
+func (*ociEngine) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
+	return r.DialNetwork(ctx, port)
 }
 
-func (ociEngine) refresh(ctx context.Context, b *build, volumes []rikv1alpha1.Volume) error {
+func (e *ociEngine) Refresh(ctx context.Context, in instance.Instance, volumes []rikv1alpha1.Volume) error {
 	var errs []error
 	for _, v := range volumes {
-		errs = append(errs, b.volume(ctx, v))
+		errs = append(errs, e.volume(ctx, in, v))
 	}
 	return errors.Join(errs...)
 }
 
-// hold freezes or thaws the containers' cgroups.
-func (e ociEngine) hold(ctx context.Context, m *machine, running []string, held bool) error {
-	r, err := e.d.runtimeOf(m.rec.Instance.Template.Runtime)
+// Hold freezes or thaws the containers' cgroups.
+func (e *ociEngine) Hold(ctx context.Context, in instance.Instance, containers []string, held bool) error {
+	r, err := e.runtimeOf(in.Template.Runtime)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, name := range running {
-		errs = append(errs, r.hold(ctx, containerID(m.uid, name), held))
+	for _, name := range containers {
+		errs = append(errs, r.hold(ctx, engine.ContainerID(in.UID, name), held))
 	}
 	return errors.Join(errs...)
 }
 
-// ociFill is a fill with an OCI runtime.
+func (*ociEngine) Usage(engine.Running) *instance.VMUsage { return nil }
+
+// ociPaths are the places of the files that only OCI containers have.
+type ociPaths struct{ engine.Paths }
+
+func (p ociPaths) shared(uid string) string { return filepath.Join(p.RunDir(uid), "shm") }
+
+func (p ociPaths) memoryVolume(uid, name string) string {
+	return filepath.Join(p.RunDir(uid), "volumes", name)
+}
+
+func (p ociPaths) diskVolume(uid, name string) string {
+	return filepath.Join(p.RootDir(uid), "volumes", name)
+}
+
+func (p ociPaths) subPaths(uid, container string) string {
+	return filepath.Join(p.RunDir(uid), "subpaths", container)
+}
+
+// runtimeRoot is the directory in which a runtime keeps the state of its containers.
+func (p ociPaths) runtimeRoot(runtime string) string {
+	return filepath.Join(p.Run, runRuntimes, runtime)
+}
+
+// ociFill is an attempt to start a container with an OCI runtime.
 type ociFill struct {
-	*fill
+	*engine.Attempt
+	e      *ociEngine
 	image  *image.Image
 	rootfs string
 }
 
 func (f *ociFill) pull(ctx context.Context) error {
-	auth, err := f.d.pullSecret(ctx, f.in)
+	auth, err := f.e.host.PullSecret(ctx, f.Instance)
 	if err != nil {
 		return err
 	}
-	f.image, err = f.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: f.c.Image, Policy: f.c.ImagePullPolicy, Auth: auth})
+	f.image, err = f.e.cfg.Images.Pull(ctx, image.PullRequest{Reference: f.Container.Image, Policy: f.Container.ImagePullPolicy, Auth: auth})
 	if err != nil {
 		return err
 	}
-	f.note = imageNote{f.image.Digest, f.image.Config.StopSignal}
-	_, err = stopSignal(f.note.StopSignal)
+	f.Note = engine.ImageNote{Digest: f.image.Digest, StopSignal: f.image.Config.StopSignal}
+	_, err = engine.StopSignal(f.Note.StopSignal)
 	return err
 }
 
 func (f *ociFill) mount(ctx context.Context) (err error) {
-	f.rootfs, err = f.d.cfg.Images.Mount(ctx, f.id(), f.image)
+	f.rootfs, err = f.e.cfg.Images.Mount(ctx, f.ID(), f.image)
 	return err
 }
 
 func (f *ociFill) unmount(ctx context.Context) error {
-	return f.d.cfg.Images.Unmount(ctx, f.id(), false)
+	return f.e.cfg.Images.Unmount(ctx, f.ID(), false)
 }
 
 func (f *ociFill) bundle(ctx context.Context) error {
-	d, uid := f.d, f.in.UID
-	name := userOf(f.c, f.image)
+	node, uid := f.Node, f.Instance.UID
+	name := userOf(f.Container, f.image)
 	identity, err := spec.LookUp(f.rootfs, name)
 	if err != nil {
 		return fmt.Errorf("looking for the user in the image: %w", err)
 	}
-	if s := f.c.Security; s != nil && s.RunAsNonRoot && identity.UID == 0 {
-		return &configError{fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", name)}
+	if s := f.Container.Security; s != nil && s.RunAsNonRoot && identity.UID == 0 {
+		return &engine.ConfigError{Err: fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", name)}
 	}
-	env, err := d.environment(ctx, f.in, f.address, f.c)
+	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
 	if err != nil {
 		return err
 	}
-	mounts, err := d.mountsOf(f.in, f.c)
+	mounted, err := f.e.mountsOf(f.Instance, f.Container)
 	if err != nil {
 		return err
 	}
-	b := &build{d: d, in: f.in}
-	devices, err := devicesOf(f.c.Security)
+	devices, err := devicesOf(f.Container.Security)
 	if err != nil {
 		return err
 	}
 	s, err := spec.Build(spec.Input{
-		Container: f.c, Identity: identity, Env: env, Mounts: mounts, Rootfs: f.rootfs,
+		Container: f.Container, Identity: identity, Env: env, Mounts: mounted, Rootfs: f.rootfs,
 		Image: spec.Image{
 			Entrypoint: f.image.Config.Entrypoint, Cmd: f.image.Config.Cmd, Env: f.image.Config.Env,
 			WorkingDir: f.image.Config.WorkingDir, User: f.image.Config.User, Architecture: f.image.Architecture,
 		},
-		Devices: devices, Hostname: b.hostname(), CgroupPath: f.cgroup(),
-		NamespaceOf: f.shim.PID(), HostNetwork: f.in.Template.HostNetwork,
-		HostsFile: d.podFile(uid, "hosts"), HostnameFile: d.podFile(uid, "hostname"), ResolvFile: d.podFile(uid, "resolv.conf"),
-		SharedMemory: d.shared(uid), PIDs: d.cfg.PIDsPerContainer, SwapAccounting: d.swap, GroupOOMKill: d.cgroups.GroupsOOMKills(), OpenFiles: d.files, Capabilities: d.capabilities,
+		Devices: devices, Hostname: engine.Hostname(f.Instance), CgroupPath: f.Cgroup(),
+		NamespaceOf: f.Supervisor.PID(), HostNetwork: f.Instance.Template.HostNetwork,
+		HostsFile: node.Paths.PodFile(uid, "hosts"), HostnameFile: node.Paths.PodFile(uid, "hostname"), ResolvFile: node.Paths.PodFile(uid, "resolv.conf"),
+		SharedMemory: f.e.dirs.shared(uid), PIDs: node.PIDs, SwapAccounting: node.SwapAccounting, GroupOOMKill: node.Cgroups.GroupsOOMKills(), OpenFiles: node.OpenFiles, Capabilities: node.Capabilities,
 	})
 	if err != nil {
 		return err
@@ -171,11 +252,17 @@ func (f *ociFill) bundle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dir, err := f.makeBundle()
-	if err != nil {
+	if err := f.MakeBundle(); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, "config.json"), data, 0o600)
+	return os.WriteFile(filepath.Join(f.BundleDir(), "config.json"), data, 0o600)
+}
+
+func (f *ociFill) removeBundle(ctx context.Context) error {
+	if err := mounts.UnmountAndRemove(f.e.dirs.subPaths(f.Instance.UID, f.Container.Name)); err != nil {
+		return err
+	}
+	return f.RemoveBundle(ctx)
 }
 
 func userOf(c rikv1alpha1.Container, img *image.Image) string {
@@ -186,28 +273,27 @@ func userOf(c rikv1alpha1.Container, img *image.Image) string {
 }
 
 func (f *ociFill) start(ctx context.Context) error {
-	d, uid := f.d, f.in.UID
-	r, err := d.runtimeOf(f.in.Template.Runtime)
+	r, err := f.e.runtimeOf(f.Instance.Template.Runtime)
 	if err != nil {
 		return err
 	}
-	dir, console := d.bundle(uid, f.c.Name), ""
-	if f.c.TTY {
-		console = filepath.Join(d.runDir(uid), "tty."+strconv.Itoa(f.index))
+	dir, console := f.BundleDir(), ""
+	if f.Container.TTY {
+		console = filepath.Join(f.Node.Paths.RunDir(f.Instance.UID), "tty."+strconv.Itoa(f.Index))
 	}
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "runtime.log")
-	return f.fill.start(ctx, shim.Start{
-		Argv: r.runArgs(f.id(), dir, pidFile, log, console), PIDFile: pidFile, RuntimeLog: log, ConsoleSocket: console,
+	return f.Attempt.Start(ctx, shim.Start{
+		Argv: r.runArgs(f.ID(), dir, pidFile, log, console), PIDFile: pidFile, RuntimeLog: log, ConsoleSocket: console,
 	})
 }
 
 // delete ends and removes the container, in every runtime that may have it.
 func (f *ociFill) delete(ctx context.Context) error {
-	throttled := f.d.cgroups.Unthrottle(f.cgroup()) // a runtime waits a limited time
-	for _, r := range f.d.runtimes() {
-		if err := r.delete(ctx, f.id()); err != nil {
+	throttled := f.Node.Cgroups.Unthrottle(f.Cgroup()) // a runtime waits a limited time
+	for _, r := range f.e.runtimes() {
+		if err := r.delete(ctx, f.ID()); err != nil {
 			return errors.Join(err, throttled)
 		}
 	}
-	return f.removeCgroup(ctx)
+	return f.RemoveCgroup(ctx)
 }

@@ -7,24 +7,23 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/command"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim/await"
 )
 
-func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance.ExecOptions) (int, error) {
-	d, uid := e.d, m.uid
-	r, err := d.runtimeOf(m.rec.Instance.Template.Runtime)
+func (e *ociEngine) Exec(ctx context.Context, in engine.Running, name string, o instance.ExecOptions) (int, error) {
+	uid := in.Instance.UID
+	r, err := e.runtimeOf(in.Instance.Template.Runtime)
 	if err != nil {
 		return 0, err
 	}
-	dir, err := os.MkdirTemp(d.bundle(uid, name), execPrefix)
+	dir, err := os.MkdirTemp(e.dirs.Bundle(uid, name), execPrefix)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", instance.ErrNotRunning, err)
 	}
@@ -32,34 +31,34 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "log")
 	args := []string{"--root", r.root, "--log", log, "--log-format", "json", "exec", "--pid-file", pidFile}
 	args = append(args, "--tty="+strconv.FormatBool(o.TTY))
-	path, detach := r.path, !o.TTY && m.rec.Instance.Template.Runtime == ""
+	path, detach := r.path, !o.TTY && in.Instance.Template.Runtime == ""
 	if detach { // only for runc is it known how to wait for the process
 		args = append(args, "--detach")
 	}
-	if o.TTY && !hasVariable(d.environmentOf(uid, name), termName) {
-		args = append(args, "--env", defaultTerm)
+	if o.TTY && !command.HasTerm(e.environmentOf(uid, name)) {
+		args = append(args, "--env", command.DefaultTerm)
 	}
-	args = append(append(args, containerID(uid, name)), o.Command...)
+	args = append(append(args, engine.ContainerID(uid, name)), o.Command...)
 	if detach {
-		path, args = d.cfg.Shim, await.Arguments(pidFile, r.path, args)
+		path, args = e.host.Node().Shim, await.Arguments(pidFile, r.path, args)
 	}
-	x := &execution{o: o, cmd: exec.CommandContext(ctx, path, args...)}
-	x.cmd.WaitDelay = stuckCommand
+	x := &command.Execution{Options: o, Cmd: exec.CommandContext(ctx, path, args...)}
+	x.Cmd.WaitDelay = command.Stuck
 	// The command leads a session inside the container. That session ends first, and then the
 	// runtime that waits for it.
-	x.cmd.Cancel = func() error {
+	x.Cmd.Cancel = func() error {
 		if pid, ok := awaitNoted(pidFile); ok {
-			killSession(pid)
+			command.KillSession(pid)
 		}
-		return x.cmd.Process.Kill()
+		return x.Cmd.Process.Kill()
 	}
-	x.start = func() error {
-		if err := x.cmd.Start(); err != nil {
+	x.Start = func() error {
+		if err := x.Cmd.Start(); err != nil {
 			return fmt.Errorf("calling the runtime: %w", err)
 		}
 		return nil
 	}
-	x.refused = func() (int, error, bool) {
+	x.Refused = func() (int, error, bool) {
 		why, refused := lastError(log)
 		if refused {
 			code, err := neverRan(why)
@@ -69,30 +68,19 @@ func (e ociEngine) exec(ctx context.Context, m *machine, name string, o instance
 			return 0, nil, false
 		}
 		// The exit code is the runtime's own: it could not even log why it failed.
-		return 0, fmt.Errorf("running the command: the runtime ended with code %d before the command ran; the node may be out of memory, processes or space", x.cmd.ProcessState.ExitCode()), true
+		return 0, fmt.Errorf("running the command: the runtime ended with code %d before the command ran; the node may be out of memory, processes or space", x.Cmd.ProcessState.ExitCode()), true
 	}
-	return x.do(ctx)
-}
-
-// A program on a terminal must know the type of the terminal. Every client's terminal understands
-// the control sequences of xterm.
-const (
-	termName    = "TERM"
-	defaultTerm = termName + "=xterm"
-)
-
-func hasVariable(env []string, name string) bool {
-	return slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	return x.Do(ctx)
 }
 
 // environmentOf returns the environment with which a container was started.
-func (d *Driver) environmentOf(uid, name string) []string {
+func (e *ociEngine) environmentOf(uid, name string) []string {
 	var config struct {
 		Process struct {
 			Env []string `json:"env"`
 		} `json:"process"`
 	}
-	if readJSON(filepath.Join(d.bundle(uid, name), "config.json"), &config) != nil {
+	if engine.ReadJSON(filepath.Join(e.dirs.Bundle(uid, name), "config.json"), &config) != nil {
 		return nil
 	}
 	return config.Process.Env
@@ -111,11 +99,6 @@ func awaitNoted(pidFile string) (pid int, ok bool) {
 			return pid, ok
 		}
 	}
-}
-
-func killSession(pid int) {
-	_ = unix.Kill(-pid, unix.SIGKILL)
-	_ = unix.Kill(pid, unix.SIGKILL)
 }
 
 // lastError returns the last entry in a runtime's log, and whether it is an error. A runtime logs
@@ -140,14 +123,14 @@ func lastError(path string) (string, bool) {
 func neverRan(why string) (int, error) {
 	switch {
 	case strings.Contains(why, "executable file") && strings.Contains(why, "not found"):
-		return codeNotFound, nil
+		return command.CodeNotFound, nil
 	case !strings.Contains(why, "exec"), strings.Contains(why, "chdir"), strings.Contains(why, "setns"):
 		return 0, fmt.Errorf("running the command: %s", why)
 	case strings.Contains(why, "no such file or directory"):
-		return codeNotFound, nil
+		return command.CodeNotFound, nil
 	case strings.Contains(why, "permission denied"), strings.Contains(why, "is a directory"),
 		strings.Contains(why, "exec format error"), strings.Contains(why, "not a directory"), strings.Contains(why, "text file busy"):
-		return codeNotRunnable, nil
+		return command.CodeNotRunnable, nil
 	default:
 		return 0, fmt.Errorf("running the command: %s", why)
 	}

@@ -1,14 +1,13 @@
 package runner
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
-	"rik.dev/rik/internal/riklet/state"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 // To suspend an instance to disk, the riklet suspends it in memory, writes that memory to disk,
@@ -16,27 +15,18 @@ import (
 // the next one. If the riklet ends between two steps, the instance is suspended, in memory or on
 // disk. An instance on disk needs only the disk.
 
-// parker is an engine that can suspend instances to disk.
-type parker interface {
-	// settle pauses a machine in a state that a snapshot can preserve: its containers can
-	// continue with a new connection later. The machine may be paused already.
-	settle(ctx context.Context, m *machine) error
-	// write writes a settled machine to disk. The machine stays paused.
-	write(ctx context.Context, m *machine) error
-}
-
 // errNotParkable is returned for instances that are not microVMs.
 var errNotParkable = fmt.Errorf("%w: only microVMs can be suspended to disk; suspend it in memory", errors.ErrUnsupported)
 
 // park begins to suspend the instance to disk, in another goroutine.
 func (m *machine) park(done func(error)) {
-	p, able := m.engine.(parker)
+	snapshots := m.snapshots()
 	running, err := m.holdable()
 	switch {
 	case m.rec.OnDisk && m.restoring == nil:
 		done(nil)
 		return
-	case !able:
+	case snapshots == nil:
 		err = errNotParkable
 	case m.holding, m.restoring != nil:
 		err = errHolding
@@ -47,20 +37,28 @@ func (m *machine) park(done func(error)) {
 	}
 	m.holding = true
 	m.endProbes()
-	o := &parking{parker: p, running: running, held: m.rec.Suspended, done: done}
+	o := &parking{snapshots: snapshots, running: running, held: m.rec.Suspended, done: done}
 	ctx := m.runCtx
 	m.task(func() func() {
-		err := p.settle(ctx, m)
+		err := snapshots.Settle(ctx, m.uid)
 		return func() { m.settled(o, err) }
 	})
 }
 
+// snapshots returns how the instance is suspended to disk, or nil if its kind cannot be.
+func (m *machine) snapshots() engine.Snapshots {
+	if m.engine == nil {
+		return nil
+	}
+	return m.engine.Snapshots
+}
+
 // parking is an order to suspend to disk.
 type parking struct {
-	parker
-	running []string
-	held    bool // it was already suspended
-	done    func(error)
+	snapshots engine.Snapshots
+	running   []string
+	held      bool // it was already suspended
+	done      func(error)
 }
 
 // settled handles the end of the first part: the instance is suspended in memory.
@@ -73,7 +71,7 @@ func (m *machine) settled(o *parking, err error) {
 	m.save()
 	ctx := m.runCtx
 	m.task(func() func() {
-		err := o.write(ctx, m)
+		err := o.snapshots.Write(ctx, m.uid)
 		return func() { m.written(o, err) }
 	})
 }
@@ -106,8 +104,9 @@ func (m *machine) notParked(o *parking, err error) {
 		o.done(err)
 		return
 	}
+	in := m.rec.Instance
 	m.task(func() func() {
-		back := m.engine.hold(ctx, m, o.running, o.held)
+		back := m.engine.Hold(ctx, in, o.running, o.held)
 		return func() {
 			m.holding = false
 			if back != nil && ctx.Err() == nil {
@@ -153,7 +152,7 @@ func (m *machine) parkStep() time.Time {
 
 // unpark begins to resume an instance from disk.
 func (m *machine) unpark(done func(error)) {
-	err := m.engine.validate(m.rec.Instance.Template)
+	err := m.engine.Validate(m.rec.Instance.Template)
 	switch {
 	case m.restoring != nil:
 		err = errHolding
@@ -177,30 +176,25 @@ func (m *machine) restored(err error) {
 }
 
 // kept lists the containers that are in a snapshot of the instance.
-func (m *machine) kept() []keptRun {
-	var runs []keptRun
+func (m *machine) kept() []engine.KeptRun {
+	var runs []engine.KeptRun
 	for _, c := range m.containers {
 		if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
-			runs = append(runs, keptRun{container: c.spec, index: c.index, Container: s})
+			runs = append(runs, engine.KeptRun{
+				Container: c.spec, Index: c.index, Attempt: s.Attempt, Note: engine.ImageNote{Digest: s.ImageDigest, StopSignal: s.StopSignal},
+			})
 		}
 	}
 	return runs
 }
 
-// keptRun is a run that continues after a resume from disk.
-type keptRun struct {
-	container rikv1alpha1.Container
-	index     int
-	state.Container
-	lost string // why it does not continue; "" if it does
-}
-
 // goesOn handles the success of a resume from disk.
 func (m *machine) goesOn(b *build) {
 	m.rec.Suspended, m.rec.OnDisk, m.dirty = false, false, true
-	for _, r := range b.kept {
-		if r.lost != "" {
-			m.setContainer(r.container.Name, exited(r.Container, 128+9, reasonVMEnded, r.lost, m.now()))
+	for _, r := range b.Kept {
+		if r.Lost != "" {
+			name := r.Container.Name
+			m.setContainer(name, exited(m.rec.Containers[name], 128+9, reasonVMEnded, r.Lost, m.now()))
 		}
 	}
 	m.save()
@@ -212,7 +206,7 @@ func (m *machine) goesOn(b *build) {
 // notRestored handles the failure of a resume from disk. A defect of the snapshot is permanent.
 // After any other failure the instance stays on disk and can be resumed later.
 func (m *machine) notRestored(err error) {
-	unsound, lost := errors.AsType[*snapshotError](err)
+	unsound, lost := errors.AsType[*engine.SnapshotError](err)
 	switch {
 	case errors.Is(err, instance.ErrNetworkNotReady) && m.startCtx.Err() == nil:
 		m.waitForNetwork(err)
@@ -239,7 +233,7 @@ func (m *machine) loseSnapshot(why string) {
 // is complete, and false if the instance was resumed and has a supervisor.
 func (m *machine) recoverParked(whole bool) bool {
 	switch {
-	case m.d.hasSnapshot(m.uid):
+	case m.snapshots() != nil && m.snapshots().Exists(m.uid):
 		m.leftovers, m.rec.BootID = true, m.d.bootID
 	case whole:
 		m.rec.Suspended, m.rec.OnDisk, m.dirty = false, false, true

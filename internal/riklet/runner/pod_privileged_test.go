@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/testkit/output"
 )
 
@@ -408,13 +410,13 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 		return len(s.Containers) > 0 && s.Containers[0].RestartCount >= 1
 	})
 	var st unix.Statfs_t
-	if err := unix.Statfs(d.podFile("u1", ""), &st); err != nil || int64(st.Blocks)*st.Bsize > podFileBytes+2*roundUp(1) {
+	if err := unix.Statfs(d.paths.PodFile("u1", ""), &st); err != nil || int64(st.Blocks)*st.Bsize > podFileBytes+2*roundUp(1) {
 		t.Errorf("the files may take %d bytes, %v, want %d at most", int64(st.Blocks)*st.Bsize, err, podFileBytes+2*roundUp(1))
 	}
-	if err := unix.Statfs(d.shared("u1"), &st); err != nil || int64(st.Blocks)*st.Bsize != sharedMemoryBytes {
-		t.Errorf("/dev/shm has %d bytes, %v, want %d", int64(st.Blocks)*st.Bsize, err, int64(sharedMemoryBytes))
+	if err := unix.Statfs(filepath.Join(d.paths.RunDir("u1"), "shm"), &st); err != nil || int64(st.Blocks)*st.Bsize != 64<<20 {
+		t.Errorf("/dev/shm has %d bytes, %v, want %d", int64(st.Blocks)*st.Bsize, err, 64<<20)
 	}
-	if err := unix.Statfs(d.runDir(""), &st); err != nil || st.Bavail == 0 {
+	if err := unix.Statfs(d.paths.RunDir(""), &st); err != nil || st.Bavail == 0 {
 		t.Errorf("the node's run directory has %d blocks left, %v", st.Bavail, err)
 	}
 	n.ensure(podOf("u2", rikv1alpha1.RestartAlways, sh("main", forever)))
@@ -463,7 +465,7 @@ func TestPrivilegedWhoFillsTheDiskIsEvicted(t *testing.T) {
 		if s.Reason != reasonEvicted || !strings.Contains(s.Message, "nearly full") {
 			t.Errorf("status = %+v", s)
 		}
-		for _, place := range []string{d.diskVolume(want, ""), n.images.Written(containerID(want, "main"))} {
+		for _, place := range []string{filepath.Join(d.paths.RootDir(want), "volumes"), n.images.Written(engine.ContainerID(want, "main"))} {
 			if _, err := os.Stat(place); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("%s: %s is there: %v", want, place, err)
 			}
@@ -487,7 +489,7 @@ func TestPrivilegedObjectsOfAnInstanceAreBounded(t *testing.T) {
 	n := newNode(t)
 	d := n.start()
 	many := map[string][]byte{}
-	for i := range runDirInodes {
+	for i := range engine.RunDirInodes {
 		many["k"+strconv.Itoa(i)] = []byte("x")
 	}
 	n.objects.setConfigMap("many", many)

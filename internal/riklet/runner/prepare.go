@@ -16,6 +16,7 @@ import (
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/progress"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
 )
@@ -36,15 +37,15 @@ func (m *machine) prepareStep() time.Time {
 	m.prepare.active = true
 	m.starts++
 	m.pulling = ""
-	b := &build{d: m.d, in: m.rec.Instance, clean: !m.leftovers, report: func(p progress.Progress) {
+	b := &build{d: m.d, clean: !m.leftovers, Sandbox: engine.Sandbox{Instance: m.rec.Instance, Report: func(p progress.Progress) {
 		m.post(func() {
 			if m.prepare.active {
 				m.pulling = p.String()
 			}
 		})
-	}}
+	}}}
 	if m.rec.OnDisk {
-		b.restore, b.kept = true, m.kept()
+		b.Restore, b.Kept = true, m.kept()
 	}
 	rec, leftovers := m.snapshot(), m.leftovers
 	m.dirty = false
@@ -59,22 +60,22 @@ func (m *machine) prepareStep() time.Time {
 func (m *machine) preparedWith(b *build, err error) {
 	m.starts--
 	m.prepare.active, m.pulling = false, ""
-	if b.shim != nil && err != nil {
-		_ = b.shim.Close() // Undo removes the supervisor
+	if b.Supervisor != nil && err != nil {
+		_ = b.Supervisor.Close() // Undo removes the supervisor
 	}
 	if err == nil {
 		m.hangUp()
-		m.attach(b.shim)
+		m.attach(b.Supervisor)
 		m.prepared, m.leftovers, m.prepare, m.trouble, m.reason = true, false, attempts{}, "", ""
-		m.attachment = b.attachment
-		m.ranWith(m.diskOf())
-		if b.restore {
+		m.attachment = b.Attachment
+		m.ranWith(b.Disk, b.DiskWhy)
+		if b.Restore {
 			m.goesOn(b)
 		}
 		return
 	}
 	m.leftovers = !b.clean
-	if b.restore {
+	if b.Restore {
 		m.notRestored(err)
 		return
 	}
@@ -86,20 +87,20 @@ func (m *machine) preparedWith(b *build, err error) {
 		return
 	}
 	m.prepare.failed(m.now(), longestDelay)
-	m.trouble, m.reason = err.Error(), prepareReason(err)
+	m.trouble, m.reason = err.Error(), m.prepareReason(err)
 	m.log.Warn("instance could not be prepared", "step", lifecycle.StepOf(err), "err", err)
-	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever || permanent(err) {
+	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever || m.permanent(err) {
 		m.finish(outcome{rikv1alpha1.InstanceFailed, m.reason, err.Error()})
 	}
 }
 
 // prepareReason returns the status reason for a failed preparation.
-func prepareReason(err error) string {
-	_, config := errors.AsType[*configError](err)
+func (m *machine) prepareReason(err error) string {
+	_, config := errors.AsType[*engine.ConfigError](err)
 	switch {
 	case config:
 		return reasonConfig
-	case lifecycle.StepOf(err) == stepImage && permanent(err):
+	case lifecycle.StepOf(err) == stepImage && m.permanent(err):
 		return reasonInvalidImage
 	case lifecycle.StepOf(err) == stepImage:
 		return reasonImagePull
@@ -108,52 +109,29 @@ func prepareReason(err error) string {
 	}
 }
 
-// configError is an error in something that an instance refers to. The user must correct it.
-type configError struct{ err error }
-
-func (e *configError) Error() string { return e.err.Error() }
-func (e *configError) Unwrap() error { return e.err }
-
 // build creates what the containers of an instance share.
 type build struct {
+	engine.Sandbox
 	d     *Driver
-	in    instance.Instance
 	clean bool // nothing remains from an earlier run
-	// restore is true if the instance is resumed from its snapshot. kept lists the runs that
-	// continue.
-	restore bool
-	kept    []keptRun
-	// keep is true if Undo must not remove the instance's snapshot and the files that it needs.
-	keep bool
-
-	report func(progress.Progress) // receives the progress of a slow pull or download; may be nil
-
-	done []func() // called when the work is over, whether or not it succeeded
-
-	shim       *shim.Client // results of the steps
-	attachment *instance.Attachment
 }
 
 func (b *build) run(ctx context.Context, leftovers bool, save func() error) error {
-	defer func() {
-		for _, f := range b.done {
-			f()
-		}
-	}()
+	defer b.End()
 	if leftovers {
 		// What was learned about the last run must be durable before its traces are removed.
 		if err := save(); err != nil {
 			return err
 		}
 		what := processes
-		if b.restore {
+		if b.Restore {
 			what = allButSnapshot
 		}
-		if err := b.d.takeBack(ctx, b.in, what); err != nil {
+		if err := b.d.takeBack(ctx, b.Instance, what); err != nil {
 			return err
 		}
 		b.clean = true
-		if err := b.d.networkReady(b.in.Template); err != nil {
+		if err := b.d.networkReady(b.Instance.Template); err != nil {
 			return err
 		}
 	}
@@ -168,8 +146,10 @@ const stepSupervisor = "supervisor"
 
 func (b *build) sequence() lifecycle.Sequence {
 	steps := []lifecycle.Step{{Name: "directories", Do: b.directories, Undo: b.removeDirectories}}
-	for _, e := range b.d.enginesOf(b.in) {
-		steps = append(steps, e.before(b)...)
+	for _, e := range b.d.enginesOf(b.Instance) {
+		if storage := e.Prepare(&b.Sandbox).Storage; storage.Name != "" {
+			steps = append(steps, storage)
+		}
 	}
 	return lifecycle.Sequence{Hook: b.d.cfg.Hook, Steps: append(steps, b.processes()...)}
 }
@@ -181,8 +161,8 @@ func (b *build) processes() []lifecycle.Step {
 		{Name: stepSupervisor, Do: b.supervisor, Undo: b.endSupervisor},
 		{Name: stepNetwork, Do: b.network, Undo: b.leaveNetwork},
 	}
-	for _, e := range b.d.enginesOf(b.in) {
-		steps = append(steps, e.after(b)...)
+	for _, e := range b.d.enginesOf(b.Instance) {
+		steps = append(steps, e.Prepare(&b.Sandbox).Sandbox...)
 	}
 	return steps
 }
@@ -195,71 +175,52 @@ const vmmMilliCPU = 100
 // weigh sets the instance's CPU weight from its requests, which the scheduler reserved at its
 // placement. The containers of an instance share its weight.
 func (b *build) weigh(context.Context) error {
-	milli := b.in.Template.EffectiveRequests().MilliCPU()
-	if b.in.Template.Virtual() {
+	milli := b.Instance.Template.EffectiveRequests().MilliCPU()
+	if b.Instance.Template.Virtual() {
 		milli += vmmMilliCPU
 	}
-	return b.d.cgroups.Weigh(b.d.cgroup(b.in.UID), milli)
-}
-
-// hostname returns the instance's hostname. As in Kubernetes, it is the node's own hostname if
-// the instance uses the node's network and sets no hostname.
-func (b *build) hostname() string {
-	if b.in.Template.HostNetwork && b.in.Template.Hostname == "" {
-		if name, err := os.Hostname(); err == nil {
-			return name
-		}
-	}
-	return spec.Hostname(b.in.Template.Hostname, b.in.Name)
+	return b.d.cgroups.Weigh(b.d.cgroup(b.Instance.UID), milli)
 }
 
 func (b *build) directories(context.Context) error {
-	d, uid := b.d, b.in.UID
+	d, uid := b.d, b.Instance.UID
 	if err := b.ownRunDir(); err != nil {
 		return err
 	}
 	for _, dir := range []string{
-		filepath.Dir(d.exitFile(uid, "x")), filepath.Dir(d.logDir(uid, "x")),
+		filepath.Dir(d.paths.ExitFile(uid, "x")), filepath.Dir(d.paths.LogDir(uid, "x")),
 	} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	hosts, resolv := spec.Hosts(b.hostname(), ""), "# this instance has no network beyond itself\n"
-	if b.in.Template.HostNetwork { // use the same files as the node
-		resolv = readOr(d.cfg.Resolver, resolv)
-		hosts = readOr("/etc/hosts", spec.Hosts(b.hostname(), d.cfg.Node.Address))
+	hosts, resolv := spec.Hosts(engine.Hostname(b.Instance), ""), "# this instance has no network beyond itself\n"
+	if b.Instance.Template.HostNetwork { // use the same files as the node
+		resolv = engine.ReadOr(d.cfg.Resolver, resolv)
+		hosts = engine.ReadOr("/etc/hosts", spec.Hosts(engine.Hostname(b.Instance), d.cfg.Node.Address))
 	}
 	// Containers may write to these files. The files are in a separate file system, so that
 	// containers cannot fill the space of other instances or of the node.
 	room := podFileBytes + roundUp(len(hosts)) + roundUp(len(resolv))
-	if err := tmpfs(d.podFile(uid, ""), fmt.Sprintf("mode=0755,nr_inodes=%d", podFileInodes), room, unix.MS_NOEXEC); err != nil {
+	if err := mounts.Tmpfs(d.paths.PodFile(uid, ""), fmt.Sprintf("mode=0755,nr_inodes=%d", podFileInodes), room, unix.MS_NOEXEC); err != nil {
 		return err
 	}
 	if err := b.files(hosts, resolv); err != nil {
 		return err
 	}
 	// The container's user must be able to enter this directory. Only root can enter its parent.
-	return os.Chmod(d.podFile(uid, ""), 0o755) //nolint:gosec // below a 0700 directory
+	return os.Chmod(d.paths.PodFile(uid, ""), 0o755) //nolint:gosec // below a 0700 directory
 }
-
-// Limits of an instance's run directory. It contains the sockets and notes of the instance, the
-// OCI specifications of its containers, and the files of the ConfigMaps and Secrets that it
-// mounts. Those files exist twice during an update.
-const (
-	runDirBytes  = 32 << 20
-	runDirInodes = 16 << 10
-)
 
 // ownRunDir mounts a separate file system at the instance's run directory. Thus an instance that
 // fills its directory, for example with objects of many keys, does not affect other instances. A
 // directory that already has files in it is used as it is.
 func (b *build) ownRunDir() error {
-	dir := b.d.runDir(b.in.UID)
+	dir := b.d.paths.RunDir(b.Instance.UID)
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
 		return nil
 	}
-	return tmpfs(dir, fmt.Sprintf("mode=0700,nr_inodes=%d", runDirInodes), runDirBytes, 0)
+	return mounts.Tmpfs(dir, fmt.Sprintf("mode=0700,nr_inodes=%d", engine.RunDirInodes), engine.RunDirBytes, 0)
 }
 
 // Limits of the files that containers see in their /etc, in addition to the size of the files
@@ -278,33 +239,25 @@ func roundUp(bytes int) int64 {
 
 // files writes the files that containers see in their /etc.
 func (b *build) files(hosts, resolv string) error {
-	texts := map[string]string{"hosts": hosts, "hostname": b.hostname() + "\n", "resolv.conf": resolv}
+	texts := map[string]string{"hosts": hosts, "hostname": engine.Hostname(b.Instance) + "\n", "resolv.conf": resolv}
 	for name := range texts { // containers may have filled the whole file system
-		if err := os.Truncate(b.d.podFile(b.in.UID, name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Truncate(b.d.paths.PodFile(b.Instance.UID, name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	for name, text := range texts {
-		if err := os.WriteFile(b.d.podFile(b.in.UID, name), []byte(text), 0o644); err != nil { //nolint:gosec // users inside read it
+		if err := os.WriteFile(b.d.paths.PodFile(b.Instance.UID, name), []byte(text), 0o644); err != nil { //nolint:gosec // users inside read it
 			return err
 		}
 	}
 	return nil
 }
 
-func readOr(path, otherwise string) string {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return otherwise
-	}
-	return string(data)
-}
-
 func (b *build) removeDirectories(context.Context) error {
-	if err := mounts.Unmount(b.d.podFile(b.in.UID, "")); err != nil {
+	if err := mounts.Unmount(b.d.paths.PodFile(b.Instance.UID, "")); err != nil {
 		return err
 	}
-	dir := b.d.runDir(b.in.UID)
+	dir := b.d.paths.RunDir(b.Instance.UID)
 	if err := mounts.Clear(dir); err != nil { // refuses while something else is mounted in it
 		return err
 	}
@@ -315,23 +268,20 @@ func (b *build) removeDirectories(context.Context) error {
 }
 
 func (b *build) supervisor(ctx context.Context) error {
-	d, uid := b.d, b.in.UID
+	d, uid := b.d, b.Instance.UID
 	c, err := shim.Run(ctx, shim.Spawn{
-		Binary: d.cfg.Shim, Socket: d.socket(uid), Log: d.shimLog(uid), HostNetwork: b.in.Template.HostNetwork,
-		Settings: shim.Settings{Hostname: b.hostname(), Loopback: !b.in.Template.HostNetwork, Cgroups: d.shims},
+		Binary: d.cfg.Shim, Socket: d.paths.Socket(uid), Log: d.paths.ShimLog(uid), HostNetwork: b.Instance.Template.HostNetwork,
+		Settings: shim.Settings{Hostname: engine.Hostname(b.Instance), Loopback: !b.Instance.Template.HostNetwork, Cgroups: d.shims},
 	})
 	if err != nil {
 		return err
 	}
-	b.shim = c
+	b.Supervisor = c
 	return nil
 }
 
-// endTimeout bounds the wait for the end of a process after the order to end.
-const endTimeout = 30 * time.Second
-
 func (b *build) endSupervisor(ctx context.Context) error {
-	c, err := shim.Connect(ctx, b.d.socket(b.in.UID))
+	c, err := shim.Connect(ctx, b.d.paths.Socket(b.Instance.UID))
 	if errors.Is(err, shim.ErrGone) {
 		return nil
 	}
@@ -339,12 +289,12 @@ func (b *build) endSupervisor(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	polite, cancel := context.WithTimeout(ctx, endTimeout)
+	polite, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
 	if err := c.Shutdown(polite); err == nil {
 		return nil
 	}
-	hard, cancel := context.WithTimeout(ctx, endTimeout)
+	hard, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
 	return c.Kill(hard)
 }

@@ -19,6 +19,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/state"
 )
 
@@ -136,7 +137,7 @@ func (c *container) condemn(why string) {
 	}
 	c.m.log.Info("container is unhealthy", "container", c.spec.Name, "why", why)
 	c.killWhy, c.killAt = why, c.m.now().Add(c.m.grace())
-	c.signal(signalNumber(c.m.rec.Containers[c.spec.Name].StopSignal))
+	c.signal(engine.SignalNumber(c.m.rec.Containers[c.spec.Name].StopSignal))
 }
 
 // killsDue kills condemned containers whose grace period is over.
@@ -341,7 +342,7 @@ func portOf(address string) (int32, error) {
 // instance.
 func (c *container) reach(ctx context.Context, port int32) (net.Conn, error) {
 	if c.address == "" {
-		return c.m.engine.dial(ctx, c.m, port)
+		return c.m.engine.Dial(ctx, c.m.live(), port)
 	}
 	return c.m.d.cfg.Dial(ctx, "tcp", net.JoinHostPort(c.address, strconv.Itoa(int(port))))
 }
@@ -351,7 +352,7 @@ func (c *container) askHTTP(ctx context.Context, p rikv1alpha1.HTTPProbe) error 
 	if scheme == "" {
 		scheme = "http"
 	}
-	host := cmp.Or(c.address, loopback)
+	host := cmp.Or(c.address, engine.Loopback)
 	address := scheme + "://" + net.JoinHostPort(host, strconv.Itoa(int(p.Port))) + "/" + strings.TrimPrefix(p.Path, "/")
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

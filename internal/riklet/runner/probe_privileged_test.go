@@ -8,6 +8,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 func TestPrivilegedProbes(t *testing.T) {
@@ -124,7 +125,7 @@ func TestPrivilegedProbesTakeThePathOfClients(t *testing.T) {
 				continue // each guest takes its time
 			}
 			n.ensure(of(kind+"-"+how+"-own", "$MINE", p))
-			n.ensure(of(kind+"-"+how+"-loopback", loopback, p))
+			n.ensure(of(kind+"-"+how+"-loopback", engine.Loopback, p))
 		}
 	}
 	for kind := range kinds {
@@ -169,12 +170,12 @@ func TestPrivilegedProbesWithoutAnAddressOfTheInstance(t *testing.T) {
 		in.Template.HostNetwork = hostNetwork
 		n.ensure(in)
 	}
-	of("u1", loopback, true)
+	of("u1", engine.Loopback, true)
 	n.await("u1", "refused", func(s rikv1alpha1.InstanceStatus) bool {
 		return !s.Ready && len(s.Containers) == 1 && strings.Contains(s.Containers[0].Message, "connection refused")
 	})
 	of("u2", "127.0.0.2", true)
-	of("u3", loopback, false)
+	of("u3", engine.Loopback, false)
 	for _, uid := range []string{"u2", "u3"} {
 		n.await(uid, "ready", func(s rikv1alpha1.InstanceStatus) bool { return s.Ready })
 	}

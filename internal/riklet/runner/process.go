@@ -19,6 +19,8 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/command"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/launch"
@@ -30,11 +32,27 @@ var errRootApp = errors.New("the App would run as root or with a group of root's
 
 // processEngine runs Apps: plain processes on the node, each in its own cgroup, in the instance's
 // network, and by default as a user that no other process has.
-type processEngine struct{ d *Driver }
+type processEngine struct {
+	host     engine.Host
+	archives archive.Store // nil: the node runs no Apps
+	// allowRoot allows Apps to run as root if they request it.
+	allowRoot bool
+}
 
-func (e processEngine) validate(t rikv1alpha1.InstanceTemplate) error {
+// newProcessEngine returns the engine for Apps. If archives is nil, the node runs no Apps. allowRoot
+// allows Apps to run as root if they request it.
+func newProcessEngine(host engine.Host, archives archive.Store, allowRoot bool) *engine.Engine {
+	e := &processEngine{host, archives, allowRoot}
+	return &engine.Engine{
+		Runs:    func(t rikv1alpha1.InstanceTemplate) bool { return t.Kind == rikv1alpha1.KindApp },
+		Builder: e, Sessions: e,
+		Permanent: []error{archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, errRootApp},
+	}
+}
+
+func (e *processEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
 	switch {
-	case e.d.cfg.Archives == nil:
+	case e.archives == nil:
 		return errors.New("this node does not run Apps")
 	case t.App == nil:
 		return errors.New("an App says what it runs")
@@ -44,91 +62,105 @@ func (e processEngine) validate(t rikv1alpha1.InstanceTemplate) error {
 	return nil
 }
 
-// before returns the step for what outlives a restart of the process: the App's files.
-func (e processEngine) before(b *build) []lifecycle.Step {
-	return []lifecycle.Step{{Name: "files", Undo: func(context.Context) error {
-		if err := mounts.Unmount(e.d.appDir(b.in.UID)); err != nil {
+// Prepare returns the step for what outlives a restart of the process: the App's files.
+func (e *processEngine) Prepare(s *engine.Sandbox) engine.Preparation {
+	return engine.Preparation{Storage: lifecycle.Step{Name: "files", Undo: func(context.Context) error {
+		if err := mounts.Unmount(e.appDir(s.Instance.UID)); err != nil {
 			return err
 		}
-		if e.d.cfg.Archives == nil {
+		if e.archives == nil {
 			return nil
 		}
-		return e.d.cfg.Archives.Release(b.in.UID)
+		return e.archives.Release(s.Instance.UID)
 	}}}
 }
 
-func (processEngine) after(*build) []lifecycle.Step { return nil }
-
-func (processEngine) container(f *fill) []lifecycle.Step {
-	p := &processFill{fill: f}
-	return []lifecycle.Step{
-		{Name: stepImage, Do: p.fetch},
-		{Name: stepRootfs, Do: p.files, Undo: p.removeFiles},
-		{Name: stepBundle, Do: p.bundle, Undo: f.removeBundle},
-		{Name: stepStart, Do: p.start, Undo: f.removeCgroup},
+func (e *processEngine) Container(a *engine.Attempt) engine.Steps {
+	p := &processFill{Attempt: a, e: e}
+	return engine.Steps{
+		Image:  lifecycle.Step{Do: p.fetch},
+		Rootfs: lifecycle.Step{Do: p.files, Undo: p.removeFiles},
+		Bundle: lifecycle.Step{Do: p.bundle, Undo: a.RemoveBundle},
+		Start:  lifecycle.Step{Do: p.start, Undo: a.RemoveCgroup},
 	}
 }
 
-// traces lists the Apps that have files.
-func (e processEngine) traces() ([]string, error) {
-	if e.d.cfg.Archives == nil {
+// Traces lists the Apps that have files.
+func (e *processEngine) Traces() ([]string, error) {
+	if e.archives == nil {
 		return nil, nil
 	}
-	users, err := e.d.cfg.Archives.Users()
+	users, err := e.archives.Users()
 	for i := range users {
-		users[i] = containerID(users[i], rikv1alpha1.AppContainer)
+		users[i] = engine.ContainerID(users[i], rikv1alpha1.AppContainer)
 	}
 	return users, err
 }
 
-func (processEngine) signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
+func (*processEngine) Find(string, []shim.Container) engine.Found {
+	return engine.Found{Whole: true}
+}
+
+func (e *processEngine) Written(in instance.Instance) []string {
+	return []string{e.appUpper(in.UID)}
+}
+
+func (e *processEngine) RemoveWritten(uid string) error { return mounts.RemoveAll(e.appUpper(uid)) }
+
+func (*processEngine) Signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
 	return client.Signal(ctx, container, s)
 }
 
-func (processEngine) whole(string, []shim.Container) bool { return true }
-
-func (processEngine) dial(ctx context.Context, m *machine, port int32) (net.Conn, error) {
-	return ociEngine{}.dial(ctx, m, port)
+func (*processEngine) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
+	return r.DialNetwork(ctx, port)
 }
 
-func (processEngine) refresh(context.Context, *build, []rikv1alpha1.Volume) error { return nil }
+func (*processEngine) Refresh(context.Context, instance.Instance, []rikv1alpha1.Volume) error {
+	return nil
+}
 
-func (e processEngine) hold(_ context.Context, m *machine, running []string, held bool) error {
+func (e *processEngine) Hold(_ context.Context, in instance.Instance, containers []string, held bool) error {
+	cgroups := e.host.Node().Cgroups
 	var errs []error
-	for _, name := range running {
-		errs = append(errs, e.d.cgroups.Freeze(e.d.cgroup(m.uid)+"/"+name, held))
+	for _, name := range containers {
+		errs = append(errs, cgroups.Freeze(cgroups.Container(in.UID, name), held))
 	}
 	return errors.Join(errs...)
 }
 
-func (e processEngine) exec(ctx context.Context, m *machine, name string, o instance.ExecOptions) (int, error) {
+func (*processEngine) Usage(engine.Running) *instance.VMUsage { return nil }
+
+func (*processEngine) EndStrays(string, []string) {} // it keeps no notes about commands
+
+func (e *processEngine) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
+	node := e.host.Node()
 	var note processNote
-	if err := readJSON(e.d.processFile(m.uid, name), &note); err != nil {
+	if err := engine.ReadJSON(processFile(node.Paths, r.Instance.UID, name), &note); err != nil {
 		return 0, fmt.Errorf("%w: %w", instance.ErrNotRunning, err)
 	}
 	p := note.Process
 	p.Argv = o.Command
-	if o.TTY && !hasVariable(p.Env, termName) {
-		p.Env = append(slices.Clone(p.Env), defaultTerm)
+	if o.TTY && !command.HasTerm(p.Env) {
+		p.Env = append(slices.Clone(p.Env), command.DefaultTerm)
 	}
-	if p.NamespacesOf, _ = m.namespaces(); p.NamespacesOf == 0 && !m.rec.Instance.Template.HostNetwork {
+	if p.NamespacesOf, _ = r.Namespaces(); p.NamespacesOf == 0 && !r.Instance.Template.HostNetwork {
 		return 0, instance.ErrNotRunning
 	}
-	x := &execution{o: o, cmd: launch.Command(e.d.cfg.Shim, p)}
-	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	x.cmd.WaitDelay = stuckCommand
-	x.refused = func() (int, error, bool) { return 0, nil, false }
+	x := &command.Execution{Options: o, Cmd: launch.Command(node.Shim, p)}
+	x.Cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	x.Cmd.WaitDelay = command.Stuck
+	x.Refused = func() (int, error, bool) { return 0, nil, false }
 	started := make(chan struct{})
-	x.start = func() error {
+	x.Start = func() error {
 		defer close(started)
-		return launch.Start(x.cmd)
+		return launch.Start(x.Cmd)
 	}
 	defer context.AfterFunc(ctx, func() {
-		if <-started; x.cmd.Process != nil {
-			killSession(x.cmd.Process.Pid)
+		if <-started; x.Cmd.Process != nil {
+			command.KillSession(x.Cmd.Process.Pid)
 		}
 	})()
-	code, err := x.doOrLeave(ctx)
+	code, err := x.DoOrLeave(ctx)
 	if failure, ok := errors.AsType[*launch.Failure](err); ok && failure.Code != launch.CodeFailed {
 		if o.Stderr != nil {
 			fmt.Fprintln(o.Stderr, failure.Text)
@@ -141,24 +173,23 @@ func (e processEngine) exec(ctx context.Context, m *machine, name string, o inst
 // processNote is what a command that is executed in an App needs to know about the App.
 type processNote struct{ Process launch.Process }
 
-func (d *Driver) processFile(uid, name string) string {
-	return filepath.Join(d.bundle(uid, name), "process.json")
+func processFile(p engine.Paths, uid, name string) string {
+	return filepath.Join(p.Bundle(uid, name), "process.json")
 }
 
 // appDir is where an App's files are mounted. appUpper contains what the App writes over them.
-func (d *Driver) appDir(uid string) string   { return filepath.Join(d.runDir(uid), "app") }
-func (d *Driver) appUpper(uid string) string { return filepath.Join(d.rootDir(uid), "app") }
+func (e *processEngine) appDir(uid string) string {
+	return filepath.Join(e.host.Node().Paths.RunDir(uid), "app")
+}
 
-// firstUser is the first of the user IDs that each belong to one instance. By convention, no one
-// else uses the IDs from 0x70000000 up (systemd, Users, Groups, UIDs and GIDs). The user ID of an
-// instance is firstUser plus the PID of its supervisor, which is unique while the instance runs.
-const firstUser = 0x70000000
+func (e *processEngine) appUpper(uid string) string {
+	return filepath.Join(e.host.Node().Paths.RootDir(uid), "app")
+}
 
-func userOfInstance(supervisor int) uint32 { return firstUser + uint32(supervisor) } //nolint:gosec // at most 2^22, see proc(5)
-
-// processFill is a fill that starts a plain process.
+// processFill is an attempt to start a plain process.
 type processFill struct {
-	*fill
+	*engine.Attempt
+	e    *processEngine
 	tree *archive.Tree
 	user spec.User
 	dir  string
@@ -166,10 +197,10 @@ type processFill struct {
 }
 
 func (f *processFill) fetch(ctx context.Context) (err error) {
-	app := f.in.Template.App
-	f.tree, err = f.d.cfg.Archives.Get(ctx, f.in.UID, archive.Request{Repo: app.Repo, Version: app.Version})
+	app := f.Instance.Template.App
+	f.tree, err = f.e.archives.Get(ctx, f.Instance.UID, archive.Request{Repo: app.Repo, Version: app.Version})
 	if err == nil {
-		f.note = imageNote{Digest: f.tree.Digest}
+		f.Note = engine.ImageNote{Digest: f.tree.Digest}
 	}
 	return err
 }
@@ -184,8 +215,8 @@ func (f *processFill) files(ctx context.Context) (err error) {
 		f.dir = f.tree.Dir
 		return nil
 	}
-	f.dir = f.d.appDir(f.in.UID)
-	upper, work := filepath.Join(f.d.appUpper(f.in.UID), "upper"), filepath.Join(f.d.appUpper(f.in.UID), "work")
+	f.dir = f.e.appDir(f.Instance.UID)
+	upper, work := filepath.Join(f.e.appUpper(f.Instance.UID), "upper"), filepath.Join(f.e.appUpper(f.Instance.UID), "work")
 	for _, dir := range []string{f.dir, upper, work} {
 		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // below a 0700 directory
 			return err
@@ -215,40 +246,38 @@ func giveAll(ctx context.Context, dir string, to spec.User) error {
 }
 
 func (f *processFill) removeFiles(context.Context) error {
-	if err := mounts.Unmount(f.d.appDir(f.in.UID)); err != nil {
+	if err := mounts.Unmount(f.e.appDir(f.Instance.UID)); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(f.d.appDir(f.in.UID)), os.RemoveAll(f.d.appUpper(f.in.UID)))
+	return errors.Join(os.RemoveAll(f.e.appDir(f.Instance.UID)), os.RemoveAll(f.e.appUpper(f.Instance.UID)))
 }
 
 // findUser returns a user of the node, by name or number, or otherwise a user that only this
 // instance has.
 func (f *processFill) findUser() (spec.User, error) {
-	if f.c.User == "" {
-		id := userOfInstance(f.shim.PID())
+	if f.Container.User == "" {
+		id := engine.UserOf(f.Supervisor.PID())
 		return spec.User{UID: id, GID: id}, nil
 	}
-	u, err := spec.LookUp("/", f.c.User)
+	u, err := spec.LookUp("/", f.Container.User)
 	if err != nil {
 		return u, fmt.Errorf("looking for the user on the node: %w", err)
 	}
-	if (u.UID == 0 || u.GID == 0 || slices.Contains(u.Groups, 0)) && !f.d.cfg.AllowRootApps {
+	if (u.UID == 0 || u.GID == 0 || slices.Contains(u.Groups, 0)) && !f.e.allowRoot {
 		return u, errRootApp
 	}
 	return u, nil
 }
 
 func (f *processFill) bundle(ctx context.Context) error {
-	env, err := f.d.environment(ctx, f.in, f.address, f.c)
+	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
 	if err != nil {
 		return err
 	}
-	b := &build{d: f.d, in: f.in}
 	f.env = spec.Environment(spec.Input{
-		Container: f.c, Env: env, Hostname: b.hostname(), Image: spec.Image{Env: []string{"HOME=" + f.seenDir()}},
+		Container: f.Container, Env: env, Hostname: engine.Hostname(f.Instance), Image: spec.Image{Env: []string{"HOME=" + f.seenDir()}},
 	})
-	_, err = f.makeBundle()
-	return err
+	return f.MakeBundle()
 }
 
 // seenDir is where the App itself sees its files. The directories around the real location
@@ -257,7 +286,7 @@ func (f *processFill) seenDir() string {
 	if f.tree.Digest == "" {
 		return f.dir
 	}
-	return filepath.Join(f.d.cfg.Run, runApp)
+	return filepath.Join(f.Node.Paths.Run, runApp)
 }
 
 // binds returns the bind mounts of an App: its files and, if it has its own network, the hosts
@@ -267,43 +296,36 @@ func (f *processFill) binds() []launch.Bind {
 	if dir := f.seenDir(); dir != f.dir {
 		list = append(list, launch.Bind{Source: f.dir, Target: dir})
 	}
-	if f.in.Template.HostNetwork {
+	if f.Instance.Template.HostNetwork {
 		return list
 	}
 	for _, name := range []string{"hosts", "resolv.conf"} {
 		if _, err := os.Stat(filepath.Join("/etc", name)); err == nil { // a mount target
-			list = append(list, launch.Bind{Source: f.d.podFile(f.in.UID, name), Target: filepath.Join("/etc", name)})
+			list = append(list, launch.Bind{Source: f.Node.Paths.PodFile(f.Instance.UID, name), Target: filepath.Join("/etc", name)})
 		}
 	}
 	return list
 }
 
 func (f *processFill) start(ctx context.Context) error {
-	argv, err := spec.Command(f.c, spec.Image{}, f.env)
+	argv, err := spec.Command(f.Container, spec.Image{}, f.env)
 	if err != nil {
 		return err
 	}
-	limits := f.c.Resources.Limits
-	procs, err := f.d.cgroups.Create(f.cgroup(), cgroup.Limits{
-		MemoryBytes: limits.Bytes(rikv1alpha1.ResourceMemory), MilliCPU: limits.MilliCPU(), PIDs: f.d.pids(),
+	limits := f.Container.Resources.Limits
+	procs, err := f.Node.Cgroups.Create(f.Cgroup(), cgroup.Limits{
+		MemoryBytes: limits.Bytes(rikv1alpha1.ResourceMemory), MilliCPU: limits.MilliCPU(), PIDs: f.Node.PIDs,
 	})
 	if err != nil {
 		return err
 	}
 	p := launch.Process{
 		Argv: argv, Env: f.env, Dir: f.seenDir(), UID: f.user.UID, GID: f.user.GID, Groups: f.user.Groups,
-		Root: f.d.cfg.AllowRootApps, Cgroups: procs, OpenFiles: f.d.files,
-		Hide: f.d.cfg.Run, Binds: f.binds(),
+		Root: f.e.allowRoot, Cgroups: procs, OpenFiles: f.Node.OpenFiles,
+		Hide: f.Node.Paths.Run, Binds: f.binds(),
 	}
-	if err := writeJSON(f.d.processFile(f.in.UID, f.c.Name), processNote{p}); err != nil {
+	if err := engine.WriteJSON(processFile(f.Node.Paths, f.Instance.UID, f.Container.Name), processNote{p}); err != nil {
 		return err
 	}
-	return f.fill.start(ctx, shim.Start{Process: &p})
-}
-
-func (d *Driver) pids() int64 {
-	if d.cfg.PIDsPerContainer > 0 {
-		return d.cfg.PIDsPerContainer
-	}
-	return spec.DefaultPIDs
+	return f.Attempt.Start(ctx, shim.Start{Process: &p})
 }

@@ -16,6 +16,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/archive"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 // trees supplies the files of Apps without downloads, which the tests of package archive cover.
@@ -326,23 +327,19 @@ func TestPrivilegedSuspendGoesOnHalfWay(t *testing.T) {
 	d := n.start()
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("first", forever), sh("second", forever)))
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
-	runc, err := d.runtimeOf(DefaultRuntime)
-	if err != nil {
-		t.Fatal(err)
-	}
-	first := containerID("u1", "first")
-	if err := errors.Join(runc.call(t.Context(), "pause", first), d.Suspend(t.Context(), "u1", instance.InMemory)); err != nil {
+	first := engine.ContainerID("u1", "first")
+	if err := errors.Join(n.runc("pause", first), d.Suspend(t.Context(), "u1", instance.InMemory)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"first", "second"} {
-		if status := runc.status(t.Context(), containerID("u1", name)); status != "paused" {
+		if status := n.runcStatus(engine.ContainerID("u1", name)); status != "paused" {
 			t.Errorf("%s is %s", name, status)
 		}
 	}
-	if err := errors.Join(runc.call(t.Context(), "resume", first), d.Resume(t.Context(), "u1")); err != nil {
+	if err := errors.Join(n.runc("resume", first), d.Resume(t.Context(), "u1")); err != nil {
 		t.Fatal(err)
 	}
-	if s := n.status("u1"); s.Suspended || runc.status(t.Context(), containerID("u1", "second")) != "running" {
+	if s := n.status("u1"); s.Suspended || n.runcStatus(engine.ContainerID("u1", "second")) != "running" {
 		t.Errorf("it does not go on: %+v", s)
 	}
 	n.stop("u1", 0)

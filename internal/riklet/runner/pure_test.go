@@ -9,59 +9,22 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/progress"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/state"
 )
-
-func TestRuncVersions(t *testing.T) {
-	t.Parallel()
-	for out, want := range map[string]bool{
-		"runc version 1.1.5+ds1\ncommit: x": false, "runc version 1.2.7": false, "runc version 1.2.8\n": true, "runc version 1.3.2": false,
-		"runc version 1.3.3-rc.1": true, "runc version 1.4.0": true, "runc version 1.5.2\nspec: 1.3.0": true, "runc version 2.0.0": true, "runc version 0.9.9": false,
-	} {
-		version, ok := runcVersion(out)
-		if !ok || safe(version) != want {
-			t.Errorf("%q: version %v, %v; safe %v, want %v", out, version, ok, safe(version), want)
-		}
-	}
-	if _, ok := runcVersion("crun version 1.8"); ok {
-		t.Error("crun is taken for runc")
-	}
-}
-
-// Every Linux signal is a valid stop signal, and everything else is rejected.
-func TestStopSignals(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]syscall.Signal{
-		"": syscall.SIGTERM, "SIGINT": syscall.SIGINT, "quit": syscall.SIGQUIT, "9": syscall.SIGKILL, "SIGSTKFLT": 16, "SIGPWR": 30, "cont": syscall.SIGCONT,
-		"SIGRTMIN": 34, "RTMIN+3": 37, "SIGRTMIN+30": 64, "SIGRTMAX": 64, "SIGRTMAX-14": 50, "64": 64,
-	} {
-		if got, err := stopSignal(name); got != want || err != nil {
-			t.Errorf("stopSignal(%q) = %v, %v, want %v", name, got, err, want)
-		}
-	}
-	for _, name := range []string{"nonsense", "SIGNONE", "0", "-1", "65", "99", "SIGRTMIN+31", "SIGRTMIN-1", "SIGRTMAX+1", "SIGRTMIN3", "SIGRTMIN+", "SIG"} {
-		if got, err := stopSignal(name); !errors.Is(err, errStopSignal) || !permanent(err) {
-			t.Errorf("stopSignal(%q) = %v, %v, want errStopSignal", name, got, err)
-		}
-	}
-}
 
 // A variable cannot contain a NUL byte. If the riklet left it out, it would be missing without an
 // error.
@@ -81,7 +44,7 @@ func TestVariablesWithANULAreRefused(t *testing.T) {
 		"another of the keys": {rikv1alpha1.Container{Env: []rikv1alpha1.EnvVar{{Name: "V", ValueFrom: &rikv1alpha1.EnvVarSource{SecretKeyRef: key("good")}}}}, true},
 	} {
 		_, err := d.environment(t.Context(), instance.Instance{}, "", tc.c)
-		var config *configError
+		var config *engine.ConfigError
 		if tc.ok != (err == nil) || err != nil && (!errors.As(err, &config) || !strings.Contains(err.Error(), "NUL byte")) {
 			t.Errorf("%s: environment() = %v", name, err)
 		}
@@ -101,27 +64,9 @@ func TestVariablesThatTheKernelRefusesAreNamed(t *testing.T) {
 		t.Errorf("the longest variable: %v", err)
 	}
 	_, err := d.environment(t.Context(), instance.Instance{}, "", from("long"))
-	var config *configError
+	var config *engine.ConfigError
 	if !errors.As(err, &config) || !strings.Contains(err.Error(), "variable V") || !strings.Contains(err.Error(), "mount it as a file") {
 		t.Errorf("a longer one: %v", err)
-	}
-}
-
-// In a microVM too, one volume may be inside another, in any order of declaration.
-func TestGuestMountsAreMadeFromTheOutsideIn(t *testing.T) {
-	t.Parallel()
-	in := rikv1alpha1.InstanceTemplate{Volumes: []rikv1alpha1.Volume{{Name: "v", EmptyDir: &rikv1alpha1.EmptyDirVolume{}}}}
-	c := rikv1alpha1.Container{VolumeMounts: []rikv1alpha1.VolumeMount{{Name: "v", MountPath: "/etc/a/b"}, {Name: "v", MountPath: "/etc"}, {Name: "v", MountPath: "/etc/a"}}}
-	mounts, err := guestMounts(in, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, m := range mounts {
-		got = append(got, m.Target)
-	}
-	if diff := cmp.Diff([]string{"/etc", "/etc/a", "/etc/a/b"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
@@ -144,22 +89,9 @@ func TestRedirectsOfProbes(t *testing.T) {
 	}
 }
 
-func TestContainerIDsAreTakenApart(t *testing.T) {
-	t.Parallel()
-	uid, name, ok := splitID(containerID("0b5c1e8e-0000-4000-8000-000000000000", "my-app"))
-	if !ok || uid != "0b5c1e8e-0000-4000-8000-000000000000" || name != "my-app" {
-		t.Errorf("splitID() = %q, %q, %v", uid, name, ok)
-	}
-	for _, id := range []string{"", "pod.", "pod.u", "pod.u.", "pod..c", "other.u.c", "pod.../etc.c", "pod.u.c.d"} {
-		if uid, name, ok := splitID(id); ok {
-			t.Errorf("splitID(%q) = %q, %q", id, uid, name)
-		}
-	}
-}
-
 func TestNamesThatWouldBePathsAreRefused(t *testing.T) {
 	t.Parallel()
-	d := &Driver{cfg: Config{Runtimes: map[string]string{"crun": "/usr/bin/crun"}}}
+	d := unopened(Config{Runtimes: map[string]string{"crun": "/usr/bin/crun"}})
 	good := podOf("u1", rikv1alpha1.RestartAlways, rikv1alpha1.Container{Name: "main"})
 	if err := d.validate(good); err != nil {
 		t.Fatal(err)
@@ -246,11 +178,11 @@ func TestTextsMoveNoCursor(t *testing.T) {
 
 // answering is an engine whose instances answer every connection with a text.
 type answering struct {
-	processEngine
+	engine.Sessions
 	text string
 }
 
-func (a answering) dial(context.Context, *machine, int32) (net.Conn, error) {
+func (a answering) Dial(context.Context, engine.Running, int32) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	go func() {
 		defer theirs.Close()
@@ -265,50 +197,11 @@ func (a answering) dial(context.Context, *machine, int32) (net.Conn, error) {
 func TestProbesDoNotQuoteEndlessly(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
-	m.engine = answering{text: "HTTP/1.1 " + strings.Repeat("\x01", 1<<20) + "\r\n\r\n"}
+	m.engine = &engine.Engine{Sessions: answering{text: "HTTP/1.1 " + strings.Repeat("\x01", 1<<20) + "\r\n\r\n"}}
 	err := m.container("main").ask(t.Context(), rikv1alpha1.Probe{HTTP: &rikv1alpha1.HTTPProbe{Port: 80}, TimeoutSeconds: 60})
 	if err == nil || len(err.Error()) > maxAnswer {
 		t.Errorf("the probe failed with %d bytes of text, want few: %.100v", len(fmt.Sprint(err)), err)
 	}
-}
-
-func TestObjectFilesSwitchAtOnce(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "v")
-	read := func() map[string]string {
-		got := map[string]string{}
-		for _, name := range []string{"a", "b", "deep/er"} {
-			if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
-				got[name] = string(data)
-			}
-		}
-		return got
-	}
-	for _, files := range []map[string][]byte{
-		{"a": []byte("1"), "b": []byte("2")}, {"a": []byte("1"), "b": []byte("2")}, {"b": []byte("3"), "deep/er": []byte("4")}, {},
-	} {
-		if err := publishFiles(dir, files, 0o640); err != nil {
-			t.Fatal(err)
-		}
-		want := map[string]string{}
-		for name, data := range files {
-			want[name] = string(data)
-		}
-		if diff := cmp.Diff(want, read()); diff != "" {
-			t.Errorf("files (-want +got):\n%s", diff)
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and its target
-			t.Errorf("%d entries beside the names in %v", versions, entries)
-		}
-	}
-}
-
-func topNames(files map[string][]byte) int {
-	return len(files) // each file of the test has its own top-level name
 }
 
 func TestSelectFiles(t *testing.T) {
@@ -321,17 +214,6 @@ func TestSelectFiles(t *testing.T) {
 	for _, path := range []string{"../out", "/abs", "..data", "a/../../b", ""} {
 		if got, err := selectFiles(data, rikv1alpha1.ObjectVolume{Items: []rikv1alpha1.KeyToPath{{Key: "good.txt", Path: path}}}); err == nil {
 			t.Errorf("path %q gives %v", path, got)
-		}
-	}
-}
-
-// A node may be started with --vmm=none while it still runs microVMs. Orders for these are
-// rejected, and the riklet continues.
-func TestHoldWithoutMicroVMs(t *testing.T) {
-	t.Parallel()
-	for _, held := range []bool{true, false} {
-		if err := (vmEngine{d: &Driver{}}).hold(t.Context(), &machine{uid: "x"}, []string{"web"}, held); !errors.Is(err, errNoMicroVMs) {
-			t.Errorf("hold(%v) = %v, want %v", held, err, errNoMicroVMs)
 		}
 	}
 }
@@ -357,30 +239,6 @@ func TestWhoIsEvicted(t *testing.T) {
 		got, found := evictable(tc.uses)
 		if found != (tc.want != "") || found && got.m.uid != tc.want {
 			t.Errorf("%s: evictable() = %+v, %t, want %q", name, got, found, tc.want)
-		}
-	}
-}
-
-// An emptyDir in memory must not bypass the memory limits of the containers that use it.
-func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
-	t.Parallel()
-	limited := func(memory string) rikv1alpha1.Container {
-		return rikv1alpha1.Container{Resources: rikv1alpha1.Resources{Limits: rikv1alpha1.ResourceList{rikv1alpha1.ResourceMemory: resource.MustParse(memory)}}}
-	}
-	for name, tc := range map[string]struct {
-		containers  []rikv1alpha1.Container
-		limit, want int64
-	}{
-		"no limits":          {[]rikv1alpha1.Container{{}}, 0, 0},
-		"its own":            {[]rikv1alpha1.Container{{}}, 5 << 20, 5 << 20},
-		"the container's":    {[]rikv1alpha1.Container{limited("8Mi")}, 0, 8 << 20},
-		"all containers'":    {[]rikv1alpha1.Container{limited("8Mi"), limited("4Mi")}, 0, 12 << 20},
-		"one is not limited": {[]rikv1alpha1.Container{limited("8Mi"), {}}, 0, 0},
-		"the smaller":        {[]rikv1alpha1.Container{limited("8Mi")}, 5 << 20, 5 << 20},
-		"no more than both":  {[]rikv1alpha1.Container{limited("8Mi")}, 1 << 30, 8 << 20},
-	} {
-		if got := memoryVolumeBytes(rikv1alpha1.InstanceTemplate{Containers: tc.containers}, tc.limit); got != tc.want {
-			t.Errorf("%s: memoryVolumeBytes() = %d, want %d", name, got, tc.want)
 		}
 	}
 }
@@ -425,7 +283,7 @@ func TestNoLogBeforeTheStart(t *testing.T) {
 	if err := m.neverStarted("main"); err == nil || !strings.Contains(err.Error(), `container "main" has not started: ImagePullFailed: the registry is away`) {
 		t.Errorf("of one that waits for its image: %v", err)
 	}
-	if err := m.neverStarted(vmmContainer); err != nil {
+	if err := m.neverStarted(engine.VMM); err != nil {
 		t.Errorf("of the console: %v", err)
 	}
 	again := heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
@@ -437,11 +295,11 @@ func TestNoLogBeforeTheStart(t *testing.T) {
 	}
 }
 
-// slowEngine is an engine with a slow fetch.
-type slowEngine struct{ engine }
+// slowBuilder is the part of an engine with a slow fetch.
+type slowBuilder struct{ engine.Builder }
 
-func (slowEngine) container(*fill) []lifecycle.Step {
-	return []lifecycle.Step{{Name: stepImage, Do: func(ctx context.Context) error {
+func (slowBuilder) Container(*engine.Attempt) engine.Steps {
+	return engine.Steps{Image: lifecycle.Step{Do: func(ctx context.Context) error {
 		progress.Of(ctx).Begin(progress.Progress{What: "downloading u", Total: 1 << 20})
 		time.Sleep(5 * time.Second) // in the bubble
 		return errors.New("the server is away")
@@ -453,7 +311,7 @@ func TestFetchingIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-		f := &fill{d: &Driver{}, engine: slowEngine{}, report: func(p progress.Progress) { got = append(got, p.String()) }}
+		f := &fill{d: &Driver{}, engine: &engine.Engine{Builder: slowBuilder{}}, report: func(p progress.Progress) { got = append(got, p.String()) }}
 		if _, err := f.run(t.Context()); err == nil || !strings.Contains(err.Error(), "the server is away") {
 			t.Errorf("run = %v", err)
 		}

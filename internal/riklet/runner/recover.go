@@ -3,7 +3,6 @@ package runner
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,6 +20,7 @@ import (
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
@@ -66,9 +66,8 @@ const recoverAtOnce = 32
 
 // settle examines the node and creates the driver's own directories and cgroups.
 func (d *Driver) settle(ctx context.Context) (err error) {
-	r, _ := d.runtimeOf("")
 	if !d.cfg.AllowOldRunc {
-		if err := r.checkVersion(ctx); err != nil {
+		if err := checkRunc(ctx, d.cfg.Runc); err != nil {
 			return err
 		}
 	}
@@ -95,19 +94,21 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 	if err := d.ownRunDirectory(); err != nil {
 		return err
 	}
-	for _, r := range d.runtimes() {
-		if err := os.MkdirAll(r.root, 0o700); err != nil {
-			return err
+	for _, e := range d.engines {
+		for _, dir := range e.Directories {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return err
+			}
 		}
 	}
-	return os.MkdirAll(d.runDir(""), 0o700)
+	return os.MkdirAll(d.paths.RunDir(""), 0o700)
 }
 
 // ownRunDirectory mounts a bounded tmpfs at Run. It is in memory because it contains secrets. It
 // is bounded because it must not fill the machine's /run.
 func (d *Driver) ownRunDirectory() error {
 	occupied := func() bool {
-		entries, err := os.ReadDir(d.runDir(""))
+		entries, err := os.ReadDir(d.paths.RunDir(""))
 		return err == nil && len(entries) > 0
 	}
 	if _, err := mounts.InMemory(d.cfg.Run, mounts.RunLimits(), occupied); err != nil {
@@ -146,25 +147,28 @@ func (m *machine) recover(ctx context.Context) {
 	}
 	m.rec = believed(m.rec, m.now(), m.grace())
 	rebooted := m.rec.BootID != m.d.bootID
-	client, err := shim.Connect(ctx, m.d.socket(m.uid))
+	client, err := shim.Connect(ctx, m.d.paths.Socket(m.uid))
 	attachment := m.d.attachmentOf(m.uid)
 	// An instance with neither a network attachment nor a container was not prepared completely.
 	// An instance with containers only is from a version of rik without a network.
 	finished := err == nil && (attachment != nil || !m.d.networked(m.rec.Instance.Template) || len(client.Containers()) > 0)
-	whole := finished && !rebooted && m.engine != nil && m.engine.whole(m.uid, client.Containers())
-	if m.rec.OnDisk && m.recoverParked(whole) {
+	var found engine.Found
+	if finished && !rebooted && m.engine != nil {
+		found = m.engine.Find(m.uid, client.Containers())
+	}
+	if m.rec.OnDisk && m.recoverParked(found.Whole) {
 		if err == nil {
 			_ = client.Close()
 		}
 		return
 	}
-	if whole {
+	if found.Whole {
 		// connected is called before run starts, because sessions can come earlier.
 		m.connected(client)
 		m.attachment, m.prepared = attachment, true
-		m.ranWith(m.diskOf())
+		m.ranWith(found.Disk, found.DiskWhy)
 		m.catchUp(client.Containers())
-		m.endStrayExecs()
+		m.endStrays()
 		return
 	}
 	if err != nil && !errors.Is(err, shim.ErrGone) {
@@ -180,6 +184,15 @@ func (m *machine) recover(ctx context.Context) {
 	}
 	m.rec = afterReboot(m.rec, m.d.bootID, m.now())
 	m.dirty = true
+}
+
+// endStrays ends the commands that an earlier riklet process executed in the instance.
+func (m *machine) endStrays() {
+	var names []string
+	for _, c := range m.containers {
+		names = append(names, c.spec.Name)
+	}
+	m.engine.EndStrays(m.uid, names)
 }
 
 // catchUp applies what a supervisor reports about its containers.
@@ -213,8 +226,8 @@ func (m *machine) noteRun(e shim.Container) {
 	if s.Attempt > e.Attempt || (s.Attempt == e.Attempt && (s.State == rikv1alpha1.ContainerExited || s.State == rikv1alpha1.ContainerRunning)) {
 		return
 	}
-	var note imageNote
-	if data, err := os.ReadFile(m.d.imageFile(m.uid, e.Name)); err == nil && json.Unmarshal(data, &note) == nil {
+	var note engine.ImageNote
+	if engine.ReadJSON(m.d.paths.ImageFile(m.uid, e.Name), &note) == nil {
 		s.ImageDigest, s.StopSignal = note.Digest, note.StopSignal
 	}
 	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
@@ -229,7 +242,7 @@ func (m *machine) noteRun(e shim.Container) {
 // catchUpFromFiles does the same as catchUp from files, when the supervisor is gone.
 func (m *machine) catchUpFromFiles() {
 	for _, c := range m.containers {
-		attempt, end := m.d.lastRun(m.uid, c.spec.Name)
+		attempt, end := m.d.paths.LastRun(m.uid, c.spec.Name)
 		if end != nil && end.Attempt >= attempt && end.Attempt > 0 {
 			m.noteRun(*end)
 			m.exited(*end)
@@ -298,25 +311,25 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 // found lists the UIDs of everything on this node that has the driver's names.
 func (d *Driver) found() []string {
 	uids := map[string]bool{}
-	for _, dir := range []string{d.runDir(""), d.rootDir("")} {
+	for _, dir := range []string{d.paths.RunDir(""), d.paths.RootDir("")} {
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue
 		}
 		for _, e := range entries {
-			uids[e.Name()] = validUID.MatchString(e.Name())
+			uids[e.Name()] = engine.ValidUID(e.Name())
 		}
 	}
 	for _, name := range d.cgroups.Children(d.cfg.CgroupParent) {
-		uids[name] = validUID.MatchString(name)
+		uids[name] = engine.ValidUID(name)
 	}
-	for _, e := range d.engines() {
-		ids, err := e.traces()
+	for _, e := range d.engines {
+		ids, err := e.Traces()
 		if err != nil {
 			d.cfg.Logger.Warn("what containers left cannot be listed", "err", err)
 		}
 		for _, id := range ids {
-			if uid, _, ok := splitID(id); ok {
+			if uid, _, ok := engine.SplitID(id); ok {
 				uids[uid] = true
 			}
 		}
@@ -370,12 +383,12 @@ func (d *Driver) Purge(ctx context.Context) error {
 	}
 	d.killStrayShims(nil)
 	d.keepNetwork(ctx, nil)
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
 	errs = append(errs, d.cgroups.Destroy(ctx, d.cfg.CgroupParent))
 	errs = append(errs, mounts.UnmountBelow(d.cfg.Run))
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return errors.Join(mounts.Clear(d.cfg.Run), mounts.RemoveAll(filepath.Join(d.cfg.Root, "pods")))
+	return errors.Join(mounts.Clear(d.cfg.Run), mounts.RemoveAll(d.paths.RootDir("")))
 }

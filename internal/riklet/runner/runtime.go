@@ -12,11 +12,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 var (
@@ -32,22 +31,22 @@ type ociRuntime struct {
 	name, path, root string
 }
 
-func (d *Driver) runtimeOf(name string) (ociRuntime, error) {
+func (e *ociEngine) runtimeOf(name string) (ociRuntime, error) {
 	if name == "" || name == DefaultRuntime {
-		return ociRuntime{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}, nil
+		return ociRuntime{DefaultRuntime, e.cfg.Runc, e.dirs.runtimeRoot(DefaultRuntime)}, nil
 	}
-	path, ok := d.cfg.Runtimes[name]
-	if !ok || !validName.MatchString(name) {
+	path, ok := e.cfg.Runtimes[name]
+	if !ok || !engine.ValidName(name) {
 		return ociRuntime{}, fmt.Errorf("%w: %q", ErrRuntime, name)
 	}
-	return ociRuntime{name, path, d.runtimeRoot(name)}, nil
+	return ociRuntime{name, path, e.dirs.runtimeRoot(name)}, nil
 }
 
 // runtimes lists all runtimes of the node.
-func (d *Driver) runtimes() []ociRuntime {
-	list := []ociRuntime{{DefaultRuntime, d.cfg.Runc, d.runtimeRoot(DefaultRuntime)}}
-	for name := range d.cfg.Runtimes {
-		if r, err := d.runtimeOf(name); err == nil && name != DefaultRuntime {
+func (e *ociEngine) runtimes() []ociRuntime {
+	list := []ociRuntime{{DefaultRuntime, e.cfg.Runc, e.dirs.runtimeRoot(DefaultRuntime)}}
+	for name := range e.cfg.Runtimes {
+		if r, err := e.runtimeOf(name); err == nil && name != DefaultRuntime {
 			list = append(list, r)
 		}
 	}
@@ -155,17 +154,17 @@ func (r ociRuntime) states() []string {
 	return ids
 }
 
-// checkVersion returns ErrOldRunc for a runc version with known vulnerabilities.
-func (r ociRuntime) checkVersion(ctx context.Context) error {
+// checkRunc returns ErrOldRunc for a runc version with known vulnerabilities.
+func checkRunc(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, r.path, "--version").Output()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
-		return fmt.Errorf("asking %s for its version: %w", r.path, err)
+		return fmt.Errorf("asking %s for its version: %w", path, err)
 	}
 	version, ok := runcVersion(string(out))
 	if ok && !safe(version) {
-		return fmt.Errorf("%w (%s is %d.%d.%d)", ErrOldRunc, r.path, version[0], version[1], version[2])
+		return fmt.Errorf("%w (%s is %d.%d.%d)", ErrOldRunc, path, version[0], version[1], version[2])
 	}
 	return nil
 }
@@ -198,57 +197,4 @@ func safe(v [3]int) bool {
 	default:
 		return v[1] >= 4
 	}
-}
-
-// errStopSignal is returned for an image whose stop signal is invalid. The signal that its
-// program expects is not known, and another signal may do harm.
-var errStopSignal = errors.New("the image's STOPSIGNAL is no signal of Linux: build it with one such as SIGTERM, SIGRTMIN+3 or 15")
-
-// The range of real-time signals as the C libraries number them. They reserve two signals for
-// themselves.
-const (
-	signalMin, signalMax = 34, 64
-)
-
-// stopSignal parses an image's StopSignal. An empty name means SIGTERM.
-func stopSignal(name string) (syscall.Signal, error) {
-	if name == "" {
-		return syscall.SIGTERM, nil
-	}
-	if n, err := strconv.Atoi(name); err == nil {
-		if n > 0 && n <= signalMax {
-			return syscall.Signal(n), nil
-		}
-		return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
-	}
-	full := "SIG" + strings.TrimPrefix(strings.ToUpper(name), "SIG")
-	if s := unix.SignalNum(full); s > 0 {
-		return s, nil
-	}
-	for _, base := range []struct {
-		name   string
-		number int
-	}{{"SIGRTMIN", signalMin}, {"SIGRTMAX", signalMax}} {
-		rest, ok := strings.CutPrefix(full, base.name)
-		if !ok {
-			continue
-		}
-		offset, err := 0, error(nil)
-		if rest != "" {
-			offset, err = strconv.Atoi(rest) // accepts "+3" and "-3"
-		}
-		n := base.number + offset
-		if err == nil && (rest == "" || rest[0] == '+' || rest[0] == '-') && n >= signalMin && n <= signalMax {
-			return syscall.Signal(n), nil
-		}
-	}
-	return 0, fmt.Errorf("%w (it is %.40q)", errStopSignal, name)
-}
-
-// signalNumber returns the stop signal of a container that was started.
-func signalNumber(name string) syscall.Signal {
-	if s, err := stopSignal(name); err == nil {
-		return s
-	}
-	return syscall.SIGTERM // for an image that an earlier version of rik started
 }

@@ -65,3 +65,19 @@ func TestPausingIsTriedAgain(t *testing.T) {
 		})
 	}
 }
+
+func TestRuncVersions(t *testing.T) {
+	t.Parallel()
+	for out, want := range map[string]bool{
+		"runc version 1.1.5+ds1\ncommit: x": false, "runc version 1.2.7": false, "runc version 1.2.8\n": true, "runc version 1.3.2": false,
+		"runc version 1.3.3-rc.1": true, "runc version 1.4.0": true, "runc version 1.5.2\nspec: 1.3.0": true, "runc version 2.0.0": true, "runc version 0.9.9": false,
+	} {
+		version, ok := runcVersion(out)
+		if !ok || safe(version) != want {
+			t.Errorf("%q: version %v, %v; safe %v, want %v", out, version, ok, safe(version), want)
+		}
+	}
+	if _, ok := runcVersion("crun version 1.8"); ok {
+		t.Error("crun is taken for runc")
+	}
+}

@@ -10,43 +10,45 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rik.dev/rik/internal/riklet/runner/command"
 )
 
 // execPrefix is the prefix of the directories for commands that run in a container. Each contains
 // the PID file that the runtime writes for the command's process.
 const execPrefix = "exec-"
 
-// endStrayExecs ends the commands that an earlier riklet process executed in the instance's
-// containers. Their sessions ended with that process. It is called before new commands can be
-// executed.
-func (m *machine) endStrayExecs() {
-	for _, c := range m.containers {
-		bundle := m.d.bundle(m.uid, c.spec.Name)
-		dirs, err := filepath.Glob(filepath.Join(bundle, execPrefix+"*"))
+// EndStrays ends the commands that an earlier riklet process executed in an instance's containers.
+// Their sessions ended with that process.
+func (e *ociEngine) EndStrays(uid string, containers []string) {
+	for _, container := range containers {
+		dirs, err := filepath.Glob(filepath.Join(e.dirs.Bundle(uid, container), execPrefix+"*"))
 		if err != nil {
 			continue
 		}
 		for _, dir := range dirs {
-			m.endStrayExec(c.spec.Name, dir)
+			e.endStray(uid, container, dir)
 		}
 	}
 }
 
-func (m *machine) endStrayExec(container, dir string) {
+func (e *ociEngine) endStray(uid, container, dir string) {
+	node := e.host.Node()
+	log := node.Logger.With("instance", uid, "container", container)
 	// A runtime that has not written the PID file yet does not find the directory any more, and
 	// then ends the process itself.
 	gone := filepath.Join(filepath.Dir(dir), "gone-"+filepath.Base(dir))
 	if err := os.Rename(dir, gone); err != nil {
-		m.log.Warn("a command of an earlier agent cannot be looked for", "container", container, "err", err)
+		log.Warn("a command of an earlier agent cannot be looked for", "err", err)
 		return
 	}
 	defer os.RemoveAll(gone)
 	pid, noted, ok := notedProcess(filepath.Join(gone, "pid"))
-	if !ok || !m.d.cgroups.Contains(m.d.cgroup(m.uid)+"/"+container, pid) || !startedBefore(pid, noted) {
+	if !ok || !node.Cgroups.Contains(node.Cgroups.Container(uid, container), pid) || !startedBefore(pid, noted) {
 		return
 	}
-	m.log.Info("ending a command of an earlier agent", "container", container, "pid", pid)
-	killSession(pid)
+	log.Info("ending a command of an earlier agent", "pid", pid)
+	command.KillSession(pid)
 }
 
 // notedProcess reads a PID file that a runtime wrote.

@@ -66,9 +66,9 @@ func (m *machine) hold(held bool, done func(error)) {
 	if held { // stop the probes: a paused container cannot answer
 		m.endProbes()
 	}
-	ctx := m.runCtx
+	ctx, in := m.runCtx, m.rec.Instance
 	m.task(func() func() {
-		err := m.engine.hold(ctx, m, running, held)
+		err := m.engine.Hold(ctx, in, running, held)
 		return func() { m.held(held, err, done) }
 	})
 }
@@ -128,9 +128,9 @@ func (m *machine) probeAgain() {
 func (m *machine) release() bool {
 	if m.rec.Suspended && !m.rec.OnDisk && !m.holding {
 		m.holding = true
-		ctx, engine, running := m.runCtx, m.engine, m.running()
+		ctx, in, running := m.runCtx, m.rec.Instance, m.running()
 		m.task(func() func() {
-			err := engine.hold(ctx, m, running, false)
+			err := m.engine.Hold(ctx, in, running, false)
 			return func() {
 				if err != nil && ctx.Err() == nil {
 					m.log.Warn("a suspended instance does not go on; it is ended hard", "err", err)

@@ -13,6 +13,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 // extent is how much of an instance is removed.
@@ -83,7 +84,7 @@ func (m *machine) callOffStarts(deadline time.Time) time.Time {
 	for _, c := range m.containers {
 		if c.starting {
 			m.task(func() func() {
-				callOff(ctx, client, c.spec.Name)
+				engine.CallOff(ctx, client, c.spec.Name)
 				return nil
 			})
 		}
@@ -116,7 +117,7 @@ func (m *machine) endContainers(deadline time.Time) time.Time {
 			next = earliest(next, m.signalAt)
 			continue
 		}
-		c.signal(signalNumber(m.rec.Containers[c.spec.Name].StopSignal))
+		c.signal(engine.SignalNumber(m.rec.Containers[c.spec.Name].StopSignal))
 		next = earliest(next, deadline)
 	}
 	return next
@@ -167,7 +168,7 @@ func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent
 	}
 	for _, name := range names {
 		for _, e := range d.enginesOf(in) {
-			f := &fill{d: d, engine: e, in: in, c: rikv1alpha1.Container{Name: name}}
+			f := &fill{d: d, engine: e, Attempt: engine.Attempt{Node: d.node(), Instance: in, Container: rikv1alpha1.Container{Name: name}}}
 			if err := f.sequence().Undo(ctx); err != nil {
 				return fmt.Errorf("container %s: %w", name, err)
 			}
@@ -176,22 +177,22 @@ func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent
 	if err := d.removeCgroup(ctx, in.UID); err != nil {
 		return err
 	}
-	b := &build{d: d, in: in, keep: what == allButSnapshot}
+	b := &build{d: d, Sandbox: engine.Sandbox{Instance: in, KeepSnapshot: what == allButSnapshot}}
 	if what != everything {
 		err := lifecycle.Sequence{Hook: d.cfg.Hook, Steps: b.processes()}.Undo(ctx)
 		if err == nil && what == allButLogs {
-			err = d.removeWritten(in.UID)
+			err = d.removeWritten(in)
 		}
 		return err
 	}
 	if err := b.sequence().Undo(ctx); err != nil {
 		return err
 	}
-	return mounts.RemoveAll(d.rootDir(in.UID))
+	return mounts.RemoveAll(d.paths.RootDir(in.UID))
 }
 
 func (d *Driver) removeCgroup(ctx context.Context, uid string) error {
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
 	return d.cgroups.Destroy(ctx, d.cgroup(uid))
 }
@@ -199,21 +200,21 @@ func (d *Driver) removeCgroup(ctx context.Context, uid string) error {
 // containersOf lists the containers of an instance, including those that only left traces.
 func (d *Driver) containersOf(in instance.Instance) ([]string, error) {
 	var names []string
-	for _, c := range allContainers(in.Template) {
+	for _, c := range engine.Containers(in.Template) {
 		names = append(names, c.Name)
 	}
 	for _, e := range d.enginesOf(in) {
-		ids, err := e.traces()
+		ids, err := e.Traces()
 		if err != nil {
 			return nil, err
 		}
 		for _, id := range ids {
-			if uid, name, ok := splitID(id); ok && uid == in.UID {
+			if uid, name, ok := engine.SplitID(id); ok && uid == in.UID {
 				names = append(names, name)
 			}
 		}
 	}
-	if entries, err := os.ReadDir(d.bundle(in.UID, "")); err == nil {
+	if entries, err := os.ReadDir(d.paths.Bundle(in.UID, "")); err == nil {
 		for _, e := range entries {
 			names = append(names, e.Name())
 		}

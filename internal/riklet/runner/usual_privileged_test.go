@@ -105,7 +105,7 @@ func TestPrivilegedDevicesOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
-	devices, err := devicesIn("/dev")
+	devices, err := Devices("/dev")
 	if err != nil || len(devices) == 0 {
 		t.Skipf("the node has no devices: %v", err)
 	}

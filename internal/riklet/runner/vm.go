@@ -7,15 +7,20 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/command"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -28,127 +33,139 @@ type VM struct {
 	Kernel, Initramfs string
 }
 
-// vmmContainer is the supervisor's name for the VMM process. It cannot clash with a container,
-// because container names have no underscore.
-const vmmContainer = "_vmm"
+// vmImages is the part of the node's image store that microVMs use.
+type vmImages interface {
+	Pull(ctx context.Context, request image.PullRequest) (*image.Image, error)
+}
 
 // vmEngine runs an instance's containers in a virtual machine. All containers share one VM. Each
 // image has one disk, and one writable disk is below all root file systems.
-type vmEngine struct{ d *Driver }
+type vmEngine struct {
+	host   engine.Host
+	images vmImages
+	vm     *VM           // nil: the node runs no microVMs
+	boots  chan struct{} // limits how many microVMs boot at the same time
+}
+
+// newVMEngine returns the engine for Functions and for Pods in microVMs. If vm is nil, the node
+// runs no microVMs.
+func newVMEngine(host engine.Host, images vmImages, vm *VM) *engine.Engine {
+	e := &vmEngine{host: host, images: images, vm: vm, boots: make(chan struct{}, runtime.NumCPU())}
+	return &engine.Engine{
+		Runs:    func(t rikv1alpha1.InstanceTemplate) bool { return t.Kind != rikv1alpha1.KindApp && t.Virtual() },
+		Builder: e, Sessions: e, Snapshots: e, Health: e,
+		Permanent: []error{
+			image.ErrInvalidReference, image.ErrRefused, image.ErrTooLarge, image.ErrDigest, image.ErrPlatform, image.ErrUnsupported,
+			disk.ErrRefused, disk.ErrTooLarge, disk.ErrDigest, vmm.ErrInvalid,
+		},
+	}
+}
 
 // errNoMicroVMs is returned on a node that does not run microVMs. Such a node may still have
 // microVMs from an earlier configuration.
 var errNoMicroVMs = errors.New("this node does not run microVMs: start its riklet without --vmm=none")
 
-func (e vmEngine) validate(t rikv1alpha1.InstanceTemplate) error {
-	if e.d.cfg.VM == nil {
+func (e *vmEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
+	if e.vm == nil {
 		return errNoMicroVMs
 	}
 	return validateVM(t)
 }
 
-// before returns the step for what outlives a machine: a machine that is replaced keeps its
-// disks.
-func (e vmEngine) before(b *build) []lifecycle.Step {
-	if e.d.cfg.VM == nil {
-		return nil
+// Prepare returns the step for what outlives a machine, because a machine that is replaced keeps
+// its disks, and the steps that start the machine.
+func (e *vmEngine) Prepare(s *engine.Sandbox) engine.Preparation {
+	if e.vm == nil { // this node may have run microVMs before
+		return engine.Preparation{Sandbox: []lifecycle.Step{
+			{Name: "machine", Undo: func(context.Context) error { return e.removeVMDir(s.Instance.UID) }},
+		}}
 	}
-	return []lifecycle.Step{{Name: "disks", Undo: func(context.Context) error { return e.d.cfg.VM.Disks.Release(b.in.UID) }}}
+	v := &vmBuild{Sandbox: s, e: e, node: e.host.Node(), dirs: e.paths()}
+	p := engine.Preparation{Storage: lifecycle.Step{
+		Name: "disks", Undo: func(context.Context) error { return e.vm.Disks.Release(s.Instance.UID) },
+	}}
+	machine := lifecycle.Step{Name: "machine", Do: v.machine, Undo: v.removeMachine}
+	if s.Restore {
+		p.Sandbox = []lifecycle.Step{{Name: "image", Do: v.recallSnapshot}, machine, {Name: "guest", Do: v.rejoin}}
+	} else {
+		p.Sandbox = []lifecycle.Step{{Name: "image", Do: v.fetch}, machine, {Name: "guest", Do: v.guest}}
+	}
+	return p
 }
 
-func (e vmEngine) after(b *build) []lifecycle.Step {
-	if e.d.cfg.VM == nil { // this node may have run microVMs before
-		return []lifecycle.Step{{Name: "machine", Undo: func(context.Context) error { return e.d.removeVMDir(b.in.UID) }}}
-	}
-	v := &vmBuild{build: b, vm: e.d.cfg.VM}
-	if b.restore {
-		return []lifecycle.Step{
-			{Name: stepImage, Do: v.recallSnapshot},
-			{Name: "machine", Do: v.machine, Undo: v.removeMachine},
-			{Name: "guest", Do: v.rejoin},
-		}
-	}
-	return []lifecycle.Step{
-		{Name: stepImage, Do: v.fetch},
-		{Name: "machine", Do: v.machine, Undo: v.removeMachine},
-		{Name: "guest", Do: v.guest},
-	}
-}
-
-func (e vmEngine) container(f *fill) []lifecycle.Step {
-	v := &vmFill{fill: f}
-	return []lifecycle.Step{
-		{Name: stepImage, Do: v.recall},
-		{Name: stepBundle, Do: v.bundle, Undo: f.removeBundle},
-		{Name: stepStart, Do: v.start},
+func (e *vmEngine) Container(a *engine.Attempt) engine.Steps {
+	v := &vmFill{Attempt: a, e: e}
+	return engine.Steps{
+		Image:  lifecycle.Step{Do: v.recall},
+		Bundle: lifecycle.Step{Do: v.bundle, Undo: a.RemoveBundle},
+		Start:  lifecycle.Step{Do: v.start},
 	}
 }
 
-// traces lists the instances that have a VMM directory or a disk.
-func (e vmEngine) traces() ([]string, error) {
-	if e.d.cfg.VM == nil {
+// Traces lists the instances that have a VMM directory or a disk.
+func (e *vmEngine) Traces() ([]string, error) {
+	if e.vm == nil {
 		return nil, nil
 	}
-	users, err := e.d.cfg.VM.Disks.Users()
-	if entries, readErr := os.ReadDir(e.d.vmDir("")); readErr == nil {
+	users, err := e.vm.Disks.Users()
+	if entries, readErr := os.ReadDir(e.paths().vmDir("")); readErr == nil {
 		for _, entry := range entries {
 			users = append(users, entry.Name())
 		}
 	}
 	var ids []string
 	for _, uid := range users {
-		ids = append(ids, containerID(uid, rikv1alpha1.FunctionContainer))
+		ids = append(ids, engine.ContainerID(uid, rikv1alpha1.FunctionContainer))
 	}
 	return ids, err
 }
 
-func (vmEngine) signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
+func (*vmEngine) Signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
 	return client.Signal(ctx, container, s)
 }
 
-// whole reports whether a supervisor that was found still has a running VMM.
-func (e vmEngine) whole(uid string, seen []shim.Container) bool {
-	if _, err := e.d.vmNote(uid); err != nil {
-		return false
+// Find checks whether a supervisor that was found still has a running VMM.
+func (e *vmEngine) Find(uid string, seen []shim.Container) engine.Found {
+	note, err := e.note(uid)
+	if err != nil {
+		return engine.Found{}
 	}
-	for _, c := range seen {
-		if c.Name == vmmContainer {
-			return !c.Exited
-		}
-	}
-	return false
+	at := slices.IndexFunc(seen, func(c shim.Container) bool { return c.Name == engine.VMM })
+	return engine.Found{Whole: at >= 0 && !seen[at].Exited, Disk: note.DiskID, DiskWhy: note.DiskWhy}
 }
 
 // guest returns a client for the instance's guest. The guest may be unreachable.
-func (d *Driver) guest(uid string) guest.Guest {
-	return guest.New(shim.GuestOpener(d.guestSocket(uid)))
+func (e *vmEngine) guest(uid string) guest.Guest {
+	return guest.New(shim.GuestOpener(GuestSocket(e.host.Node().Paths, uid)))
 }
 
-func (e vmEngine) dial(ctx context.Context, m *machine, port int32) (net.Conn, error) {
-	if _, ok := m.namespaces(); !ok {
+func (e *vmEngine) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
+	if r.PID == 0 {
 		return nil, instance.ErrNotRunning
 	}
-	return e.d.guest(m.uid).Dial(ctx, port)
+	return e.guest(r.Instance.UID).Dial(ctx, port)
 }
 
-func (e vmEngine) refresh(ctx context.Context, b *build, volumes []rikv1alpha1.Volume) error {
+func (e *vmEngine) Refresh(ctx context.Context, in instance.Instance, volumes []rikv1alpha1.Volume) error {
 	var errs []error
 	for _, v := range volumes {
-		projected, err := b.projected(ctx, v)
+		projected, err := e.projected(ctx, in, v)
 		if err == nil {
-			err = e.d.guest(b.in.UID).Files(ctx, projected)
+			err = e.guest(in.UID).Files(ctx, projected)
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-func (e vmEngine) exec(ctx context.Context, m *machine, name string, o instance.ExecOptions) (int, error) {
+func (*vmEngine) EndStrays(string, []string) {} // the guest ends commands with their connection
+
+func (e *vmEngine) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
 	process := guest.Process{Container: name, Exec: true, Argv: o.Command, TTY: o.TTY}
 	if o.TTY {
-		process.Env = []string{defaultTerm} // the container's TERM wins
+		process.Env = []string{command.DefaultTerm} // the container's TERM wins
 	}
-	running, err := e.d.guest(m.uid).Run(ctx, process, guest.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr})
+	running, err := e.guest(r.Instance.UID).Run(ctx, process, guest.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr})
 	if code, never := neverRanInside(err); never {
 		if o.Stderr != nil {
 			fmt.Fprintln(o.Stderr, err)
@@ -170,9 +187,9 @@ func (e vmEngine) exec(ctx context.Context, m *machine, name string, o instance.
 func neverRanInside(err error) (code int, never bool) {
 	switch {
 	case errors.Is(err, guest.ErrNoProgram):
-		return codeNotFound, true
+		return command.CodeNotFound, true
 	case errors.Is(err, guest.ErrNotRunnable):
-		return codeNotRunnable, true
+		return command.CodeNotRunnable, true
 	default:
 		return 0, false
 	}
@@ -194,19 +211,19 @@ func resizeGuest(ctx context.Context, running guest.Running, sizes <-chan instan
 // vmTimeout bounds VMM operations that should finish at once.
 const vmTimeout = 30 * time.Second
 
-// hold pauses or resumes the machine. After a resume, it sends the guest its identity and the
+// Hold pauses or resumes the machine. After a resume, it sends the guest its identity and the
 // time.
-func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) error {
-	if e.d.cfg.VM == nil {
+func (e *vmEngine) Hold(ctx context.Context, in instance.Instance, _ []string, held bool) error {
+	if e.vm == nil {
 		return errNoMicroVMs
 	}
-	note, err := e.d.vmNote(m.uid)
+	note, err := e.note(in.UID)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, vmTimeout)
 	defer cancel()
-	vm, err := e.d.cfg.VM.Driver.Connect(ctx, note.Machine)
+	vm, err := e.vm.Driver.Connect(ctx, note.Machine)
 	if err != nil {
 		return err
 	}
@@ -219,31 +236,41 @@ func (e vmEngine) hold(ctx context.Context, m *machine, _ []string, held bool) e
 	}
 	// From now on the disks change, so a snapshot that may have been begun no longer matches
 	// them.
-	if err := e.d.removeSnapshot(m.uid); err != nil {
+	if err := e.paths().removeSnapshot(in.UID); err != nil {
 		return err
 	}
 	identity, err := note.identity()
 	if err == nil {
-		err = e.d.guest(m.uid).Thaw(ctx, identity)
+		err = e.guest(in.UID).Thaw(ctx, identity)
 	}
 	return err
 }
 
+// vmPaths are the places of the files that only microVMs have.
+type vmPaths struct{ engine.Paths }
+
+func (e *vmEngine) paths() vmPaths { return vmPaths{e.host.Node().Paths} }
+
 // vmDir is the directory of one VMM. It contains sockets, whose paths must be short, and no files
 // of other instances.
-func (d *Driver) vmDir(uid string) string { return filepath.Join(MachineDir(d.cfg.Run), uid) }
+func (p vmPaths) vmDir(uid string) string { return filepath.Join(MachineDir(p.Run), uid) }
 
-// removeVMDir removes the directory of a VMM that has ended.
-func (d *Driver) removeVMDir(uid string) error {
-	return mounts.UnmountAndRemove(d.vmDir(uid))
+// GuestSocket returns the socket on which an instance's supervisor serves the guest's channel.
+func GuestSocket(p engine.Paths, uid string) string {
+	return filepath.Join(p.RunDir(uid), "guest.sock")
 }
 
-// guestSocket is the socket on which the supervisor serves the guest's channel.
-func (d *Driver) guestSocket(uid string) string { return filepath.Join(d.runDir(uid), "guest.sock") }
+func (p vmPaths) scratch(uid string) string { return filepath.Join(p.RootDir(uid), "scratch.img") }
 
-func (d *Driver) scratch(uid string) string { return filepath.Join(d.rootDir(uid), "scratch.img") }
+func (p vmPaths) vmFile(uid string) string { return filepath.Join(p.RunDir(uid), "vm.json") }
 
-func (d *Driver) vmFile(uid string) string { return filepath.Join(d.runDir(uid), "vm.json") }
+// MachineDir returns the directory for microVMs in a Config.Run.
+func MachineDir(run string) string { return filepath.Join(run, runVMs) }
+
+// removeVMDir removes the directory of a VMM that has ended.
+func (e *vmEngine) removeVMDir(uid string) error {
+	return mounts.UnmountAndRemove(e.paths().vmDir(uid))
+}
 
 // vmNote is what a later riklet process must know about a running machine.
 type vmNote struct {
@@ -261,25 +288,11 @@ type vmImage struct {
 	Disk   guest.Disk
 }
 
-func (d *Driver) vmNote(uid string) (vmNote, error) {
+func (e *vmEngine) note(uid string) (vmNote, error) {
 	var note vmNote
-	err := readJSON(d.vmFile(uid), &note)
+	err := engine.ReadJSON(e.paths().vmFile(uid), &note)
 	if err != nil {
 		err = fmt.Errorf("%w: %w", instance.ErrNotRunning, err)
 	}
 	return note, err
-}
-
-// vmEnded handles the end of the VMM. Everything in the guest ended with it.
-func (m *machine) vmEnded(e shim.Container) {
-	if m.rec.Stop != nil || m.rec.Final != nil || !m.prepared {
-		return
-	}
-	why := "the microVM ended"
-	if m.d.cgroups.OOMKills(m.d.cgroup(m.uid)+"/"+vmmContainer) > 0 {
-		why = "the VMM used more memory than its bound"
-	}
-	m.log.Warn("the VMM is gone; the microVM is made anew", "code", e.ExitCode, "why", why)
-	m.hangUp()
-	m.loseSandbox(reasonVMEnded, why)
 }

@@ -18,8 +18,10 @@ import (
 	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/tap"
 	"rik.dev/rik/internal/riklet/progress"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/riklet/vmm"
@@ -27,8 +29,10 @@ import (
 
 // vmBuild creates the machine of an instance.
 type vmBuild struct {
-	*build
-	vm *VM
+	*engine.Sandbox
+	e    *vmEngine
+	node engine.Node
+	dirs vmPaths
 
 	images map[string]*disk.Image // by container
 	was    snapshotNote           // the snapshot from which it resumes
@@ -41,8 +45,8 @@ type vmBuild struct {
 // start.
 func (v *vmBuild) fetch(ctx context.Context) error {
 	v.images = map[string]*disk.Image{}
-	return progress.Watch(ctx, v.report, func(ctx context.Context) error {
-		for _, c := range allContainers(v.in.Template) {
+	return progress.Watch(ctx, v.Report, func(ctx context.Context) error {
+		for _, c := range engine.Containers(v.Instance.Template) {
 			img, err := v.root(ctx, c)
 			if err != nil {
 				return fmt.Errorf("container %q: %w", c.Name, err)
@@ -54,18 +58,18 @@ func (v *vmBuild) fetch(ctx context.Context) error {
 }
 
 func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Image, error) {
-	if f := v.in.Template.Function; f != nil && f.Execution.Rootfs != "" {
-		return v.vm.Disks.FromURL(ctx, v.in.UID, disk.URLRequest{URL: f.Execution.Rootfs, SHA256: f.Execution.SHA256})
+	if f := v.Instance.Template.Function; f != nil && f.Execution.Rootfs != "" {
+		return v.e.vm.Disks.FromURL(ctx, v.Instance.UID, disk.URLRequest{URL: f.Execution.Rootfs, SHA256: f.Execution.SHA256})
 	}
-	auth, err := v.d.pullSecret(ctx, v.in)
+	auth, err := v.e.host.PullSecret(ctx, v.Instance)
 	if err != nil {
 		return nil, err
 	}
-	pulled, err := v.d.cfg.Images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth})
+	pulled, err := v.e.images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth})
 	if err != nil {
 		return nil, err
 	}
-	return v.vm.Disks.FromImage(ctx, v.in.UID, pulled)
+	return v.e.vm.Disks.FromImage(ctx, v.Instance.UID, pulled)
 }
 
 // machine starts the VMM, which boots the guest's kernel.
@@ -73,21 +77,21 @@ func (v *vmBuild) machine(ctx context.Context) error {
 	if err := v.describe(ctx); err != nil {
 		return err
 	}
-	release, err := v.d.bootTurn(ctx, bootTurnMost)
+	release, err := v.e.bootTurn(ctx, bootTurnMost)
 	if err != nil {
 		return err
 	}
-	v.done = append(v.done, release)
+	v.AtEnd(release)
 	return v.launch(ctx)
 }
 
 // launch starts the VMM of the machine in note.
 func (v *vmBuild) launch(ctx context.Context) error {
-	m, size := v.note.Machine, sizeOf(v.in.Template)
+	m, size := v.note.Machine, sizeOf(v.Instance.Template)
 	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
 		return err
 	}
-	procs, err := v.d.cgroups.Create(v.d.cgroup(v.in.UID)+"/"+vmmContainer, cgroup.Limits{
+	procs, err := v.node.Cgroups.Create(v.node.Cgroups.Container(v.Instance.UID, engine.VMM), cgroup.Limits{
 		MemoryBytes: size.memory + vmmOverhead, MilliCPU: size.milliCPU, PIDs: vmmThreads,
 	})
 	if err != nil {
@@ -95,22 +99,22 @@ func (v *vmBuild) launch(ctx context.Context) error {
 	}
 	m.Cgroups = procs
 	v.note.Machine = m
-	process, err := v.vm.Driver.Prepare(ctx, m)
-	if v.restore && errors.Is(err, vmm.ErrInvalid) {
-		return &snapshotError{err}
+	process, err := v.e.vm.Driver.Prepare(ctx, m)
+	if v.Restore && errors.Is(err, vmm.ErrInvalid) {
+		return &engine.SnapshotError{Err: err}
 	}
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(v.d.bundle(v.in.UID, vmmContainer), 0o700); err != nil {
+	if err := os.MkdirAll(v.dirs.Bundle(v.Instance.UID, engine.VMM), 0o700); err != nil {
 		return err
 	}
-	d, uid := v.d, v.in.UID
-	last, _ := d.lastRun(uid, vmmContainer)
-	if _, err := v.shim.Start(ctx, shim.Start{
-		Container: vmmContainer, Attempt: last + 1, Process: &process,
-		LogDir: d.logDir(uid, vmmContainer), LogLimits: d.cfg.LogLimits,
-		MarkFile: d.markFile(uid, vmmContainer), ExitFile: d.exitFile(uid, vmmContainer),
+	d, uid := v.dirs, v.Instance.UID
+	last, _ := d.LastRun(uid, engine.VMM)
+	if _, err := v.Supervisor.Start(ctx, shim.Start{
+		Container: engine.VMM, Attempt: last + 1, Process: &process,
+		LogDir: d.LogDir(uid, engine.VMM), LogLimits: v.node.LogLimits,
+		MarkFile: d.MarkFile(uid, engine.VMM), ExitFile: d.ExitFile(uid, engine.VMM),
 	}); err != nil {
 		return err
 	}
@@ -120,17 +124,17 @@ func (v *vmBuild) launch(ctx context.Context) error {
 // startVM orders the running VMM to start or restore the machine.
 func (v *vmBuild) startVM(ctx context.Context) error {
 	m, timeout := v.note.Machine, vmTimeout
-	if v.restore {
+	if v.Restore {
 		timeout = snapshotTimeout(m.MemoryBytes)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errors.New("the VMM does not answer"))
 	defer cancel()
-	vm, err := v.vm.Driver.Connect(ctx, m)
+	vm, err := v.e.vm.Driver.Connect(ctx, m)
 	if err != nil {
 		return err
 	}
-	if v.restore {
-		if err := v.d.spendSnapshot(m.ID); err != nil {
+	if v.Restore {
+		if err := v.dirs.spendSnapshot(m.ID); err != nil {
 			return errors.Join(err, vm.Close())
 		}
 	}
@@ -145,10 +149,10 @@ const bootTurnMost = 30 * time.Second
 // processor time while it measures its clock, it may choose a clock that loses ticks, and then it
 // can hang forever. The place is released after the time most. A machine that takes longer is
 // slowed down by its own limits (processor or disk), and must not delay other machines.
-func (d *Driver) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
+func (e *vmEngine) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
-	case d.boots <- struct{}{}:
-		giveBack := sync.OnceFunc(func() { <-d.boots })
+	case e.boots <- struct{}{}:
+		giveBack := sync.OnceFunc(func() { <-e.boots })
 		timer := time.AfterFunc(most, giveBack)
 		return func() {
 			timer.Stop()
@@ -164,29 +168,29 @@ const vmmThreads = 512
 
 // describe collects the parts of the machine: its disks and its network device.
 func (v *vmBuild) describe(ctx context.Context) error {
-	d, uid, t := v.d, v.in.UID, v.in.Template
+	d, uid, t := v.dirs, v.Instance.UID, v.Instance.Template
 	size := sizeOf(t)
 	if err := v.useDisk(ctx); err != nil {
 		return err
 	}
-	user := userOfInstance(v.shim.PID())
+	user := engine.UserOf(v.Supervisor.PID())
 	v.note.Machine = vmm.Machine{
-		ID: uid, Dir: d.vmDir(uid), Kernel: v.vm.Kernel, Initramfs: v.vm.Initramfs, CommandLine: guest.CommandLine,
+		ID: uid, Dir: d.vmDir(uid), Kernel: v.e.vm.Kernel, Initramfs: v.e.vm.Initramfs, CommandLine: guest.CommandLine,
 		VCPUs: size.vcpus, MemoryBytes: size.memory, UID: user, GID: user,
 	}
-	if v.restore {
+	if v.Restore {
 		v.note.Machine.Disks, v.note.Images, v.note.Machine.Restore = v.was.Disks, v.was.Images, d.snapshot(uid)
 	} else {
-		v.note.Machine.Disks, v.note.Images = disksOf(allContainers(t), v.images, d.scratch(uid), t.RateLimits)
+		v.note.Machine.Disks, v.note.Images = disksOf(engine.Containers(t), v.images, d.scratch(uid), t.RateLimits)
 	}
 	v.note.Config = guest.Config{
-		Hostname: v.hostname(), Scratch: scratchDisk,
-		Hosts: readOr(d.podFile(uid, "hosts"), ""), Resolv: readOr(d.podFile(uid, "resolv.conf"), ""),
+		Hostname: engine.Hostname(v.Instance), Scratch: scratchDisk,
+		Hosts: engine.ReadOr(d.PodFile(uid, "hosts"), ""), Resolv: engine.ReadOr(d.PodFile(uid, "resolv.conf"), ""),
 	}
-	if v.attachment == nil {
+	if v.Attachment == nil {
 		return nil
 	}
-	wire := tap.Wire{PID: v.shim.PID(), Interface: "eth0", UID: user, GID: user}
+	wire := tap.Wire{PID: v.Supervisor.PID(), Interface: "eth0", UID: user, GID: user}
 	if l := t.RateLimits; l != nil {
 		wire.ReceiveBytesPerSecond, wire.TransmitBytesPerSecond = l.NetworkReceiveBytesPerSecond, l.NetworkTransmitBytesPerSecond
 	}
@@ -196,7 +200,7 @@ func (v *vmBuild) describe(ctx context.Context) error {
 	}
 	v.note.Machine.NICs = []vmm.NIC{{TAP: tap.Device, MAC: link.MAC.String(), MTU: link.MTU}}
 	v.note.Config.Interfaces = []guest.Interface{{
-		MAC: link.MAC.String(), Address: v.attachment.Address, Gateway: v.attachment.Gateway, MTU: link.MTU,
+		MAC: link.MAC.String(), Address: v.Attachment.Address, Gateway: v.Attachment.Gateway, MTU: link.MTU,
 	}}
 	return nil
 }
@@ -218,7 +222,7 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 		defer close(watched)
 		select {
 		case <-done:
-		case e, ok := <-v.shim.Exits():
+		case e, ok := <-v.Supervisor.Exits():
 			if !ok {
 				cancel(shim.ErrGone)
 				return
@@ -239,8 +243,8 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 	if err == nil || cause == nil {
 		return err
 	}
-	if _, spent := errors.AsType[*snapshotError](err); spent {
-		return &snapshotError{cause} // the VMM's end or its effect
+	if _, spent := errors.AsType[*engine.SnapshotError](err); spent {
+		return &engine.SnapshotError{Err: cause} // the VMM's end or its effect
 	}
 	return cause
 }
@@ -253,7 +257,7 @@ func (v *vmBuild) console() string {
 	var text bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := logfile.Read(ctx, v.d.logDir(v.in.UID, vmmContainer), logfile.Options{Tail: consoleLines}, &text); err != nil {
+	if err := logfile.Read(ctx, v.dirs.LogDir(v.Instance.UID, engine.VMM), logfile.Options{Tail: consoleLines}, &text); err != nil {
 		return err.Error()
 	}
 	return strings.ToValidUTF8(strings.TrimSpace(text.String()), "?")
@@ -279,7 +283,7 @@ func (v *vmBuild) guest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(v.d.vmFile(v.in.UID), v.note)
+	return v.save()
 }
 
 func (v *vmBuild) meet(ctx context.Context) error {
@@ -295,17 +299,26 @@ func (v *vmBuild) meet(ctx context.Context) error {
 			return err
 		}
 		config.Time = time.Now()
-		return v.d.guest(v.in.UID).Configure(ctx, config)
+		return v.e.guest(v.Instance.UID).Configure(ctx, config)
 	})
+}
+
+// save writes down what a later riklet process must know about the machine.
+func (v *vmBuild) save() error {
+	if err := engine.WriteJSON(v.dirs.vmFile(v.Instance.UID), v.note); err != nil {
+		return err
+	}
+	v.Disk, v.DiskWhy = v.note.DiskID, v.note.DiskWhy
+	return nil
 }
 
 // link waits for the guest init.
 func (v *vmBuild) link(ctx context.Context) error {
-	err := v.shim.Link(ctx, shim.Link{
-		Channel: v.vm.Driver.Channel(v.note.Machine), Socket: v.d.guestSocket(v.in.UID), TimeoutMillis: guestTimeout.Milliseconds(),
+	err := v.Supervisor.Link(ctx, shim.Link{
+		Channel: v.e.vm.Driver.Channel(v.note.Machine), Socket: GuestSocket(v.node.Paths, v.Instance.UID), TimeoutMillis: guestTimeout.Milliseconds(),
 	})
 	if err != nil {
-		return fmt.Errorf("%w%s; its console ends with: %s", err, slowBy(sizeOf(v.in.Template)), v.console())
+		return fmt.Errorf("%w%s; its console ends with: %s", err, slowBy(sizeOf(v.Instance.Template)), v.console())
 	}
 	return nil
 }
@@ -333,16 +346,16 @@ func entropy() ([]byte, error) {
 
 func (v *vmBuild) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
 	var list []guest.Volume
-	for _, volume := range v.in.Template.Volumes {
+	for _, volume := range v.Instance.Template.Volumes {
 		g := guest.Volume{Name: volume.Name}
 		var err error
 		switch {
 		case volume.EmptyDir != nil:
 			g.Memory, g.SizeBytes = volume.EmptyDir.InMemory, volume.EmptyDir.SizeLimitBytes
 		case volume.ConfigMap != nil || volume.Secret != nil:
-			g, err = v.projected(ctx, volume)
+			g, err = v.e.projected(ctx, v.Instance, volume)
 		default:
-			err = &configError{errors.New("has no source that a microVM can mount")}
+			err = &engine.ConfigError{Err: errors.New("has no source that a microVM can mount")}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("volume %q: %w", volume.Name, err)
@@ -353,8 +366,8 @@ func (v *vmBuild) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
 }
 
 // projected returns a ConfigMap or Secret in the form that a guest receives.
-func (b *build) projected(ctx context.Context, v rikv1alpha1.Volume) (guest.Volume, error) {
-	files, mode, err := b.objectFiles(ctx, v)
+func (e *vmEngine) projected(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) (guest.Volume, error) {
+	files, mode, err := e.host.Files(ctx, in, v)
 	g := guest.Volume{Name: v.Name, Memory: true, Projected: true}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		g.Files = append(g.Files, guest.File{Path: path, Mode: uint32(mode), Data: files[path]})
@@ -365,67 +378,67 @@ func (b *build) projected(ctx context.Context, v rikv1alpha1.Volume) (guest.Volu
 // removeMachine removes what the machine has on the node, except its writable disk, which stays
 // until the instance is deleted. The machine's process ends with the instance's cgroup.
 func (v *vmBuild) removeMachine(ctx context.Context) error {
-	d, uid := v.d, v.in.UID
+	d, uid := v.dirs, v.Instance.UID
 	if err := v.clear(ctx); err != nil {
 		return err
 	}
-	if !v.keep {
+	if !v.KeepSnapshot {
 		if err := d.removeSnapshot(uid); err != nil {
 			return err
 		}
 	}
-	return removeFiles(d.vmFile(uid), d.guestSocket(uid))
+	return removeFiles(d.vmFile(uid), GuestSocket(v.node.Paths, uid))
 }
 
 // clear removes what a VMM that has ended left on the node.
 func (v *vmBuild) clear(ctx context.Context) error {
-	d, uid := v.d, v.in.UID
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	uid, cgroups := v.Instance.UID, v.node.Cgroups
+	ctx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
-	if err := d.cgroups.Destroy(ctx, d.cgroup(uid)+"/"+vmmContainer); err != nil {
+	if err := cgroups.Destroy(ctx, cgroups.Container(uid, engine.VMM)); err != nil {
 		return err
 	}
-	if err := v.vm.Driver.Cleanup(ctx, vmm.Machine{ID: uid, Dir: d.vmDir(uid)}); err != nil {
+	if err := v.e.vm.Driver.Cleanup(ctx, vmm.Machine{ID: uid, Dir: v.dirs.vmDir(uid)}); err != nil {
 		return err
 	}
-	return d.removeVMDir(uid)
+	return v.e.removeVMDir(uid)
 }
 
-// vmFill is a fill in the guest of its instance.
+// vmFill is an attempt to start a container in the guest of its instance.
 type vmFill struct {
-	*fill
+	*engine.Attempt
+	e    *vmEngine
 	root vmImage
 	vm   vmNote
 }
 
 // recall finds the container's disk. The machine has had it since its start.
 func (f *vmFill) recall(context.Context) (err error) {
-	if f.vm, err = f.d.vmNote(f.in.UID); err != nil {
+	if f.vm, err = f.e.note(f.Instance.UID); err != nil {
 		return err
 	}
-	f.root = f.vm.Images[f.c.Name]
-	f.note = imageNote{Digest: f.root.Digest, StopSignal: f.root.Config.StopSignal}
-	_, err = stopSignal(f.note.StopSignal)
+	f.root = f.vm.Images[f.Container.Name]
+	f.Note = engine.ImageNote{Digest: f.root.Digest, StopSignal: f.root.Config.StopSignal}
+	_, err = engine.StopSignal(f.Note.StopSignal)
 	return err
 }
 
 func (f *vmFill) bundle(context.Context) error {
-	_, err := f.makeBundle()
-	return err
+	return f.MakeBundle()
 }
 
 func (f *vmFill) start(ctx context.Context) error {
-	env, err := f.d.environment(ctx, f.in, f.address, f.c)
+	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
 	if err != nil {
 		return err
 	}
-	p, err := guestProcess(f.in.Template, f.c, f.root, env, f.vm.Config.Hostname, f.d.pids())
+	p, err := guestProcess(f.Instance.Template, f.Container, f.root, env, f.vm.Config.Hostname, f.Node.PIDs)
 	if err != nil {
 		return err
 	}
-	err = f.fill.start(ctx, shim.Start{Guest: &p})
+	err = f.Attempt.Start(ctx, shim.Start{Guest: &p})
 	if err != nil {
-		f.endIfStill(ctx, f.d.cfg.HealthTimeout)
+		EndIfSilent(ctx, f.Node, f.Instance.UID, f.Supervisor)
 	}
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 // The writable disk of a microVM contains its volumes. It outlives the VMM: a machine that
@@ -26,17 +28,17 @@ type diskNote struct {
 	Bytes int64  // size of the file
 }
 
-func (d *Driver) diskNoteFile(uid string) string {
-	return filepath.Join(d.rootDir(uid), "scratch.json")
+func (p vmPaths) diskNoteFile(uid string) string {
+	return filepath.Join(p.RootDir(uid), "scratch.json")
 }
 
 // keptDisk returns the note of the instance's writable disk. The error is the reason why there is
 // no disk that a guest could try to mount.
-func (d *Driver) keptDisk(uid string) (diskNote, error) {
+func (p vmPaths) keptDisk(uid string) (diskNote, error) {
 	var note diskNote
-	info, err := os.Stat(d.scratch(uid))
+	info, err := os.Stat(p.scratch(uid))
 	if err == nil {
-		err = readJSON(d.diskNoteFile(uid), &note)
+		err = engine.ReadJSON(p.diskNoteFile(uid), &note)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -51,8 +53,8 @@ func (d *Driver) keptDisk(uid string) (diskNote, error) {
 
 // useDisk uses the existing disk, or creates one. A snapshot already has its disk.
 func (v *vmBuild) useDisk(ctx context.Context) error {
-	note, why := v.d.keptDisk(v.in.UID)
-	if why != nil && !v.restore {
+	note, why := v.dirs.keptDisk(v.Instance.UID)
+	if why != nil && !v.Restore {
 		return v.newDisk(ctx, why)
 	}
 	v.note.DiskID = note.ID
@@ -61,11 +63,11 @@ func (v *vmBuild) useDisk(ctx context.Context) error {
 
 // newDisk replaces the writable disk by an empty one.
 func (v *vmBuild) newDisk(ctx context.Context, why error) error {
-	d, uid := v.d, v.in.UID
+	d, uid := v.dirs, v.Instance.UID
 	if err := removeFiles(d.diskNoteFile(uid)); err != nil {
 		return err
 	}
-	if err := v.vm.Disks.Writable(ctx, d.scratch(uid), sizeOf(v.in.Template).disk); err != nil {
+	if err := v.e.vm.Disks.Writable(ctx, d.scratch(uid), sizeOf(v.Instance.Template).disk); err != nil {
 		return err
 	}
 	info, err := os.Stat(d.scratch(uid))
@@ -77,7 +79,7 @@ func (v *vmBuild) newDisk(ctx context.Context, why error) error {
 		return err
 	}
 	note := diskNote{ID: hex.EncodeToString(id), Bytes: info.Size()}
-	if err := writeJSON(d.diskNoteFile(uid), note); err != nil {
+	if err := engine.WriteJSON(d.diskNoteFile(uid), note); err != nil {
 		return err
 	}
 	v.note.DiskID, v.note.DiskWhy = note.ID, why.Error()
@@ -93,7 +95,7 @@ func (v *vmBuild) mayBootAgain(err error) bool {
 // bootAgain boots the machine again after err. If the guest could not use its disk, the machine
 // gets an empty one.
 func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
-	log := v.d.cfg.Logger.With("instance", v.in.UID, "err", err)
+	log := v.node.Logger.With("instance", v.Instance.UID, "err", err)
 	if clearErr := v.clear(ctx); clearErr != nil {
 		return clearErr
 	}
@@ -109,6 +111,16 @@ func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
 	return v.launch(ctx)
 }
 
+// Written returns the writable disk. It contains everything that the instance writes.
+func (e *vmEngine) Written(in instance.Instance) []string {
+	return []string{e.paths().scratch(in.UID)}
+}
+
+// RemoveWritten removes the writable disk with its note.
+func (e *vmEngine) RemoveWritten(uid string) error {
+	return errors.Join(removeFiles(e.paths().scratch(uid)), removeFiles(e.paths().diskNoteFile(uid)))
+}
+
 // removeFiles removes files. A missing file is no error.
 func removeFiles(files ...string) error {
 	for _, file := range files {
@@ -117,17 +129,4 @@ func removeFiles(files ...string) error {
 		}
 	}
 	return nil
-}
-
-// diskOf returns the ID of the writable disk with which an instance's machine runs, and why that
-// disk was created. Both are empty for an instance without a machine.
-func (m *machine) diskOf() (id, why string) {
-	if _, virtual := m.engine.(vmEngine); !virtual {
-		return "", ""
-	}
-	note, err := m.d.vmNote(m.uid)
-	if err != nil {
-		return "", ""
-	}
-	return note.DiskID, note.DiskWhy
 }

@@ -16,7 +16,10 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/shim"
 )
 
 // hostileNode returns a node with an ordinary microVM, which the hostile ones must not affect.
@@ -44,7 +47,7 @@ func (n *node) unharmed(uid string) {
 		n.Errorf("after %s the agent's heap has %d MiB", uid, m.HeapAlloc>>20)
 	}
 	if machine := n.driver.machine(uid); machine != nil {
-		if pid, ok := machine.namespaces(); ok && resident(n, pid) > 64<<20 {
+		if pid, ok := machine.live().Namespaces(); ok && resident(n, pid) > 64<<20 {
 			n.Errorf("the supervisor of %s has %d MiB", uid, resident(n, pid)>>20)
 		}
 	}
@@ -114,7 +117,7 @@ func TestPrivilegedVMHostileGuests(t *testing.T) {
 // rolled waits until a log has been rotated a few times, and checks its size.
 func (n *node) rolled(uid, container string) {
 	n.Helper()
-	dir := n.driver.logDir(uid, container)
+	dir := n.driver.paths.LogDir(uid, container)
 	eventually(n, func() string {
 		_, names := onDisk(dir)
 		for _, name := range names {
@@ -136,7 +139,7 @@ func floods(t *testing.T, n *node, uid string) {
 		sh("main", "yes flood flood flood & yes err >&2 & tr '\\0' x < /dev/zero"), root("loud", "yes flood flood flood > /d/ttyS0")))
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
 	n.rolled(uid, "main")
-	n.rolled(uid, vmmContainer)
+	n.rolled(uid, engine.VMM)
 	if code, err := n.driver.Exec(t.Context(), uid, "main", instance.ExecOptions{Command: []string{"true"}}); code != 0 || err != nil {
 		t.Errorf("Exec() = %d, %v", code, err)
 	}
@@ -162,7 +165,7 @@ func fillsItsDisk(t *testing.T, n *node, uid string) {
 		}
 		return ""
 	})
-	if size, names := onDisk(n.driver.rootDir(uid)); size > 65<<20 {
+	if size, names := onDisk(n.driver.paths.RootDir(uid)); size > 65<<20 {
 		t.Errorf("it takes %d MiB of the node's disk: %v", size>>20, names)
 	}
 	if s := n.status(uid); s.Phase != rikv1alpha1.InstanceRunning || s.Containers[0].RestartCount != 0 {
@@ -194,7 +197,7 @@ func bombs(t *testing.T, n *node, uid string) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for range 3 { // the guest init still has a share of the processor
-		if err := n.driver.guest(uid).Health(ctx); err != nil {
+		if err := guest.New(shim.GuestOpener(GuestSocket(n.driver.paths, uid))).Health(ctx); err != nil {
 			t.Error(err)
 		}
 	}
@@ -381,15 +384,17 @@ func TestPrivilegedHostileStillGuestIsEndedAfterAStart(t *testing.T) {
 	n.ensure(microVM("u1", rikv1alpha1.RestartAlways, sh("main", forever)))
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
 	m := n.driver.machine("u1")
-	given := make(chan *vmFill, 1)
-	m.post(func() { given <- &vmFill{fill: &fill{d: n.driver, in: m.rec.Instance, shim: m.shim}} })
-	f := <-given
-	f.endIfStill(t.Context(), timeout)
+	given := make(chan *shim.Client, 1)
+	m.post(func() { given <- m.shim })
+	node, supervisor := n.driver.node(), <-given
+	node.HealthTimeout = timeout
+	EndIfSilent(t.Context(), node, "u1", supervisor)
 	if s := n.status("u1"); s.Containers[0].RestartCount != 0 || len(n.vmms("u1")) == 0 {
 		t.Fatalf("a guest that answers was ended: %+v", s)
 	}
 	n.freeze("u1")
-	f.endIfStill(t.Context(), 100*time.Millisecond)
+	node.HealthTimeout = 100 * time.Millisecond
+	EndIfSilent(t.Context(), node, "u1", supervisor)
 	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool { return s.Containers[0].RestartCount == 1 })
 	n.stop("u1", time.Second)
 }

@@ -65,11 +65,11 @@ func (n *node) linesOf(uid string) string {
 // a riklet.
 func (n *node) crash(uid string, meanwhile func(disk, note string) error) {
 	n.Helper()
-	pid, ok := n.driver.machine(uid).namespaces()
+	pid, ok := n.driver.machine(uid).live().Namespaces()
 	if !ok {
 		n.Fatal("there is no supervisor")
 	}
-	disk, note := n.driver.scratch(uid), n.driver.diskNoteFile(uid)
+	disk, note := n.scratch(uid), filepath.Join(n.cfg.Root, "pods", uid, "scratch.json")
 	pids := append(n.vmms(uid), pid)
 	n.end()
 	for _, p := range pids {
@@ -85,7 +85,7 @@ func (n *node) crash(uid string, meanwhile func(disk, note string) error) {
 
 func (n *node) killSupervisor(uid string) {
 	n.Helper()
-	pid, ok := n.driver.machine(uid).namespaces()
+	pid, ok := n.driver.machine(uid).live().Namespaces()
 	if !ok {
 		n.Fatal("there is no supervisor")
 	}
@@ -112,7 +112,7 @@ func TestPrivilegedVMKeepsItsVolumes(t *testing.T) {
 		}},
 		{"the snapshot is cut short", reasonSnapshotLost, func() {
 			n.suspend(instance.OnDisk)
-			if err := os.Truncate(filepath.Join(n.driver.snapshot(uid), "memory"), 4096); err != nil {
+			if err := os.Truncate(filepath.Join(n.snapshot(uid), "memory"), 4096); err != nil {
 				n.Fatal(err)
 			}
 			if err := n.driver.Resume(n.Context(), uid); !errors.Is(err, instance.ErrLost) {
@@ -141,7 +141,7 @@ func TestPrivilegedVMKeepsItsVolumes(t *testing.T) {
 		}
 	}
 	n.stop(uid, time.Second)
-	if left, err := os.ReadDir(n.driver.rootDir("")); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(n.driver.paths.RootDir("")); err != nil || len(left) != 0 {
 		t.Errorf("after the end there is %v, %v", left, err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/testkit/privileged"
@@ -216,7 +217,7 @@ func (n *node) vmms(uid string) []int {
 	if err != nil {
 		n.Fatal(err)
 	}
-	return layout.Processes(n.cfg.CgroupParent + "/" + uid + "/" + vmmContainer)
+	return layout.Processes(n.cfg.CgroupParent + "/" + uid + "/" + engine.VMM)
 }
 
 // MicroVMs once died with the riklet, and had neither log nor console.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -21,16 +22,10 @@ import (
 // and removed first. The writable disk stays where it is, and belongs to the snapshot as long as
 // instance.json exists.
 
-// snapshotError is the reason why an instance can never resume from its snapshot.
-type snapshotError struct{ err error }
+func (p vmPaths) snapshot(uid string) string { return filepath.Join(p.RootDir(uid), "snapshot") }
 
-func (e *snapshotError) Error() string { return "its snapshot cannot be used: " + e.err.Error() }
-func (e *snapshotError) Unwrap() error { return e.err }
-
-func (d *Driver) snapshot(uid string) string { return filepath.Join(d.rootDir(uid), "snapshot") }
-
-func (d *Driver) snapshotFile(uid string) string {
-	return filepath.Join(d.snapshot(uid), "instance.json")
+func (p vmPaths) snapshotFile(uid string) string {
+	return filepath.Join(p.snapshot(uid), "instance.json")
 }
 
 // snapshotNote describes the machine of a snapshot, except its memory.
@@ -56,26 +51,26 @@ func stampOf(path string) (fileStamp, error) {
 	return fileStamp{Bytes: info.Size(), Modified: info.ModTime().UTC()}, nil
 }
 
-// hasSnapshot reports whether there is a snapshot that was not used yet.
-func (d *Driver) hasSnapshot(uid string) bool {
-	_, err := os.Lstat(d.snapshotFile(uid))
+// Exists reports whether there is a snapshot that was not used yet.
+func (e *vmEngine) Exists(uid string) bool {
+	_, err := os.Lstat(e.paths().snapshotFile(uid))
 	return err == nil
 }
 
 // spendSnapshot marks a snapshot as used, so that the instance does not resume from it twice.
 // From then on the disks change.
-func (d *Driver) spendSnapshot(uid string) error {
-	if err := os.Remove(d.snapshotFile(uid)); err != nil {
+func (p vmPaths) spendSnapshot(uid string) error {
+	if err := os.Remove(p.snapshotFile(uid)); err != nil {
 		return err
 	}
-	return syncDir(d.snapshot(uid))
+	return syncDir(p.snapshot(uid))
 }
 
-func (d *Driver) removeSnapshot(uid string) error {
-	if err := os.Remove(d.snapshotFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func (p vmPaths) removeSnapshot(uid string) error {
+	if err := os.Remove(p.snapshotFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return os.RemoveAll(d.snapshot(uid))
+	return os.RemoveAll(p.snapshot(uid))
 }
 
 func syncDir(path string) error {
@@ -96,28 +91,28 @@ func snapshotTimeout(memoryBytes int64) time.Duration {
 // errNoSnapshots is returned if the node's VMM does not support snapshots.
 var errNoSnapshots = fmt.Errorf("%w: this node's VMM writes no snapshots; suspend the instance in memory", errors.ErrUnsupported)
 
-// settle pauses the machine after the guest init has prepared for a snapshot.
-func (e vmEngine) settle(ctx context.Context, m *machine) error {
-	if e.d.cfg.VM == nil {
+// Settle pauses the machine after the guest init has prepared for a snapshot.
+func (e *vmEngine) Settle(ctx context.Context, uid string) error {
+	if e.vm == nil {
 		return errNoMicroVMs
 	}
-	note, err := e.d.vmNote(m.uid)
+	note, err := e.note(uid)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, vmTimeout, errors.New("the microVM does not make ready for a snapshot"))
 	defer cancel()
-	found, err := e.d.cfg.VM.Driver.Probe(ctx)
+	found, err := e.vm.Driver.Probe(ctx)
 	if err != nil {
 		return err
 	}
 	if !found.Snapshot {
 		return errNoSnapshots
 	}
-	if err := roomFor(e.d.rootDir(m.uid), note.Machine.MemoryBytes); err != nil {
+	if err := roomFor(e.paths().RootDir(uid), note.Machine.MemoryBytes); err != nil {
 		return err
 	}
-	vm, err := e.d.cfg.VM.Driver.Connect(ctx, note.Machine)
+	vm, err := e.vm.Driver.Connect(ctx, note.Machine)
 	if err != nil {
 		return err
 	}
@@ -127,7 +122,7 @@ func (e vmEngine) settle(ctx context.Context, m *machine) error {
 	if err := vm.Resume(ctx); err != nil {
 		return err
 	}
-	if err := e.d.guest(m.uid).Keep(ctx); err != nil {
+	if err := e.guest(uid).Keep(ctx); err != nil {
 		return err
 	}
 	return vm.Pause(ctx)
@@ -162,10 +157,10 @@ func roomIn(free, size, memoryBytes int64) error {
 		free>>20, need>>20, reserve>>20)
 }
 
-// write makes the VMM write the machine to disk, and then writes the note of the snapshot.
-func (e vmEngine) write(ctx context.Context, m *machine) error {
-	d, uid := e.d, m.uid
-	note, err := d.vmNote(uid)
+// Write makes the VMM write the machine to disk, and then writes the note of the snapshot.
+func (e *vmEngine) Write(ctx context.Context, uid string) error {
+	d := e.paths()
+	note, err := e.note(uid)
 	if err != nil {
 		return err
 	}
@@ -178,7 +173,7 @@ func (e vmEngine) write(ctx context.Context, m *machine) error {
 	timeout := snapshotTimeout(note.Machine.MemoryBytes)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the microVM's memory was not written within %v", timeout))
 	defer cancel()
-	vm, err := d.cfg.VM.Driver.Connect(ctx, note.Machine)
+	vm, err := e.vm.Driver.Connect(ctx, note.Machine)
 	if err != nil {
 		return errors.Join(err, d.removeSnapshot(uid))
 	}
@@ -193,26 +188,26 @@ func (e vmEngine) write(ctx context.Context, m *machine) error {
 }
 
 // noteSnapshot writes instance.json durably, which makes the snapshot valid.
-func (d *Driver) noteSnapshot(uid string, vm vmNote) (err error) {
+func (p vmPaths) noteSnapshot(uid string, vm vmNote) (err error) {
 	note := snapshotNote{Disks: vm.Machine.Disks, Images: vm.Images}
-	if note.Files, err = sizesIn(d.snapshot(uid)); err != nil {
+	if note.Files, err = sizesIn(p.snapshot(uid)); err != nil {
 		return err
 	}
-	if note.Scratch, err = stampOf(d.scratch(uid)); err != nil {
+	if note.Scratch, err = stampOf(p.scratch(uid)); err != nil {
 		return err
 	}
-	temporary := d.snapshotFile(uid) + ".new"
-	if err := writeJSON(temporary, note); err != nil {
+	temporary := p.snapshotFile(uid) + ".new"
+	if err := engine.WriteJSON(temporary, note); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(temporary, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close(), os.Rename(temporary, d.snapshotFile(uid))); err != nil {
+	if err := errors.Join(f.Sync(), f.Close(), os.Rename(temporary, p.snapshotFile(uid))); err != nil {
 		return err
 	}
-	return errors.Join(syncDir(d.snapshot(uid)), syncDir(d.rootDir(uid)))
+	return errors.Join(syncDir(p.snapshot(uid)), syncDir(p.RootDir(uid)))
 }
 
 // sizesIn returns the sizes of the files in a directory.
@@ -234,9 +229,9 @@ func sizesIn(dir string) (map[string]int64, error) {
 
 // recallSnapshot checks whether the machine can resume from its snapshot.
 func (v *vmBuild) recallSnapshot(context.Context) error {
-	d, uid := v.d, v.in.UID
-	if err := readJSON(d.snapshotFile(uid), &v.was); err != nil {
-		return &snapshotError{err}
+	d, uid := v.dirs, v.Instance.UID
+	if err := engine.ReadJSON(d.snapshotFile(uid), &v.was); err != nil {
+		return &engine.SnapshotError{Err: err}
 	}
 	for name, bytes := range v.was.Files {
 		info, err := os.Stat(filepath.Join(d.snapshot(uid), name))
@@ -244,7 +239,7 @@ func (v *vmBuild) recallSnapshot(context.Context) error {
 			err = fmt.Errorf("%s has %d bytes and had %d", name, info.Size(), bytes)
 		}
 		if err != nil {
-			return &snapshotError{err}
+			return &engine.SnapshotError{Err: err}
 		}
 	}
 	scratch, err := stampOf(d.scratch(uid))
@@ -252,7 +247,7 @@ func (v *vmBuild) recallSnapshot(context.Context) error {
 		err = errors.New("the microVM's disk was changed since")
 	}
 	if err != nil {
-		return &snapshotError{err}
+		return &engine.SnapshotError{Err: err}
 	}
 	return nil
 }
@@ -260,10 +255,10 @@ func (v *vmBuild) recallSnapshot(context.Context) error {
 // spent marks an error that occurred after the snapshot was used, when the guest may have
 // continued.
 func (v *vmBuild) spent(err error) error {
-	if err == nil || !v.restore {
+	if err == nil || !v.Restore {
 		return err
 	}
-	return &snapshotError{err}
+	return &engine.SnapshotError{Err: err}
 }
 
 // rejoin connects to the guest in its new machine, and takes over its containers.
@@ -276,40 +271,38 @@ func (v *vmBuild) rejoin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return v.d.guest(v.in.UID).Thaw(ctx, identity)
+		return v.e.guest(v.Instance.UID).Thaw(ctx, identity)
 	})
 	if err != nil {
 		return v.spent(err)
 	}
-	for i := range v.kept {
-		if err := v.takeOver(ctx, &v.kept[i]); err != nil {
+	for i := range v.Kept {
+		if err := v.takeOver(ctx, &v.Kept[i]); err != nil {
 			return v.spent(err)
 		}
 	}
-	if err := v.d.removeSnapshot(v.in.UID); err != nil {
+	if err := v.dirs.removeSnapshot(v.Instance.UID); err != nil {
 		return v.spent(err)
 	}
-	return writeJSON(v.d.vmFile(v.in.UID), v.note)
+	return v.save()
 }
 
 // takeOver registers a container that already runs in the guest with the supervisor.
-func (v *vmBuild) takeOver(ctx context.Context, r *keptRun) error {
-	name := r.container.Name
-	f := &fill{
-		d: v.d, in: v.in, c: r.container, index: r.index, attempt: r.Attempt, shim: v.shim,
-		note: imageNote{Digest: r.ImageDigest, StopSignal: r.StopSignal},
+func (v *vmBuild) takeOver(ctx context.Context, r *engine.KeptRun) error {
+	a := &engine.Attempt{
+		Node: v.node, Instance: v.Instance, Container: r.Container, Index: r.Index, Number: r.Attempt, Supervisor: v.Supervisor, Note: r.Note,
 	}
-	if _, err := f.makeBundle(); err != nil {
+	if err := a.MakeBundle(); err != nil {
 		return err
 	}
 	// The file contains how the run ended for its first supervisor, which is not the end of the
 	// run.
-	if err := os.Remove(v.d.exitFile(v.in.UID, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := removeFiles(v.dirs.ExitFile(v.Instance.UID, r.Container.Name)); err != nil {
 		return err
 	}
-	err := f.start(ctx, shim.Start{Guest: &guest.Process{Container: name, Kept: true, TTY: r.container.TTY}})
+	err := a.Start(ctx, shim.Start{Guest: &guest.Process{Container: r.Container.Name, Kept: true, TTY: r.Container.TTY}})
 	if refused, ok := errors.AsType[*shim.StartError](err); ok {
-		r.lost = "it did not outlive the suspension to disk: " + refused.Error()
+		r.Lost = "it did not outlive the suspension to disk: " + refused.Error()
 		return nil
 	}
 	return err

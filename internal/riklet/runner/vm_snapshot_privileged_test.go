@@ -100,10 +100,10 @@ func (n *node) onDisk() {
 		}
 		return strings.Join(left, "\n")
 	})
-	if info, err := os.Stat(n.driver.snapshot("u1")); err != nil || info.Mode().Perm() != 0o700 {
+	if info, err := os.Stat(n.snapshot("u1")); err != nil || info.Mode().Perm() != 0o700 {
 		n.Errorf("the snapshot is %v, %v, want a directory that is root's alone", info, err)
 	}
-	err := filepath.WalkDir(n.driver.snapshot("u1"), func(path string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(n.snapshot("u1"), func(path string, e fs.DirEntry, err error) error {
 		if info, statErr := e.Info(); err == nil && statErr == nil && !e.IsDir() && info.Mode().Perm() != 0o600 {
 			n.Errorf("%s has the mode %v", path, info.Mode())
 		}
@@ -222,7 +222,7 @@ func (l *machineLife) isMeasured() {
 // The disk space of files that are deleted inside returns to the node.
 func (l *machineLife) givesRoomBack() {
 	taken := func() int64 {
-		size, _ := onDisk(filepath.Dir(l.driver.scratch("u1")))
+		size, _ := onDisk(filepath.Dir(l.scratch("u1")))
 		return size
 	}
 	const size = 48 << 20
@@ -340,7 +340,7 @@ func (l *machineLife) goesOn() {
 		l.Errorf("resumed: %+v", s)
 	}
 	l.counted(5)
-	if _, err := os.Stat(l.driver.snapshot("u1")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(l.snapshot("u1")); !errors.Is(err, fs.ErrNotExist) {
 		l.Errorf("the snapshot is still there: %v", err)
 	}
 	if got := l.inside("cat", "/mine"); got != l.mine {
@@ -386,7 +386,7 @@ func (l *machineLife) isItselfAfterwards() {
 func (l *machineLife) endsOnDisk() {
 	l.suspend(instance.OnDisk)
 	l.stop("u1", time.Second)
-	if _, err := os.Stat(l.driver.rootDir("u1")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(l.driver.paths.RootDir("u1")); !errors.Is(err, fs.ErrNotExist) {
 		l.Errorf("its directory is still there: %v", err)
 	}
 }
@@ -401,9 +401,9 @@ func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 	n.vm.Driver = slowToFail{n.vm.Driver}
 	n.countingVM(rikv1alpha1.RestartAlways)
 	for name, harm := range map[string]func() error{
-		"cut short": func() error { return os.Truncate(filepath.Join(n.driver.snapshot("u1"), "memory"), 4096) },
+		"cut short": func() error { return os.Truncate(filepath.Join(n.snapshot("u1"), "memory"), 4096) },
 		"torn": func() error { // of the same size
-			path := filepath.Join(n.driver.snapshot("u1"), "memory")
+			path := filepath.Join(n.snapshot("u1"), "memory")
 			info, err := os.Stat(path)
 			if err == nil {
 				err = os.Truncate(path, 4096)
@@ -412,10 +412,10 @@ func TestPrivilegedVMWithAnUnsoundSnapshot(t *testing.T) {
 		},
 		"disk was written": func() error {
 			now := time.Now()
-			return os.Chtimes(n.driver.scratch("u1"), now, now)
+			return os.Chtimes(n.scratch("u1"), now, now)
 		},
 		"of another VMM": func() error {
-			path := filepath.Join(n.driver.snapshot("u1"), "machine.json")
+			path := filepath.Join(n.snapshot("u1"), "machine.json")
 			data, err := os.ReadFile(path)
 			// Of the same length: the driver must detect the change.
 			return errors.Join(err, os.WriteFile(path, majorVersion.ReplaceAll(data, []byte(`"version":"0`)), 0o600))

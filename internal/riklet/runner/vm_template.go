@@ -11,6 +11,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/guest"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -151,10 +152,10 @@ func guestMounts(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container) ([]gue
 		}
 		target := filepath.Clean("/" + vm.MountPath)
 		if target == "/" {
-			return nil, &configError{errors.New("a volume cannot replace the root directory")}
+			return nil, &engine.ConfigError{Err: errors.New("a volume cannot replace the root directory")}
 		}
 		if vm.SubPath != "" && !filepath.IsLocal(vm.SubPath) {
-			return nil, &configError{fmt.Errorf("subPath %q does not stay inside the volume", vm.SubPath)}
+			return nil, &engine.ConfigError{Err: fmt.Errorf("subPath %q does not stay inside the volume", vm.SubPath)}
 		}
 		mounts = append(mounts, guest.Mount{
 			Volume: vm.Name, Target: target, SubPath: vm.SubPath, ReadOnly: vm.ReadOnly || t.Volumes[at].EmptyDir == nil,

@@ -119,20 +119,22 @@ func TestGuestProcess(t *testing.T) {
 	}
 }
 
+var errEnded = errors.New("the start ended")
+
 func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 	t.Parallel()
-	d := &Driver{boots: make(chan struct{}, 1)}
-	release, err := d.bootTurn(t.Context(), time.Hour)
+	e := &vmEngine{boots: make(chan struct{}, 1)}
+	release, err := e.bootTurn(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stopped, stop := context.WithCancelCause(t.Context())
-	stop(errStopped)
-	if _, err := d.bootTurn(stopped, time.Hour); !errors.Is(err, errStopped) {
-		t.Errorf("a second one at once: %v, want %v", err, errStopped)
+	stop(errEnded)
+	if _, err := e.bootTurn(stopped, time.Hour); !errors.Is(err, errEnded) {
+		t.Errorf("a second one at once: %v, want %v", err, errEnded)
 	}
 	release()
-	if _, err := d.bootTurn(t.Context(), time.Hour); err != nil {
+	if _, err := e.bootTurn(t.Context(), time.Hour); err != nil {
 		t.Errorf("after the first one: %v", err)
 	}
 }
@@ -141,20 +143,20 @@ func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 // slow by their own limits boot for minutes.
 func TestASlowBootHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	d := &Driver{boots: make(chan struct{}, 1)}
-	slow, err := d.bootTurn(t.Context(), time.Millisecond)
+	e := &vmEngine{boots: make(chan struct{}, 1)}
+	slow, err := e.bootTurn(t.Context(), time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
 	waiting, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := d.bootTurn(waiting, time.Hour); err != nil {
+	if _, err := e.bootTurn(waiting, time.Hour); err != nil {
 		t.Fatalf("another machine waited for a slow one: %v", err)
 	}
 	slow() // does not release another machine's place
 	stopped, stop := context.WithCancelCause(t.Context())
-	stop(errStopped)
-	if _, err := d.bootTurn(stopped, time.Hour); !errors.Is(err, errStopped) {
-		t.Errorf("a third one at once: %v, want %v", err, errStopped)
+	stop(errEnded)
+	if _, err := e.bootTurn(stopped, time.Hour); !errors.Is(err, errEnded) {
+		t.Errorf("a third one at once: %v, want %v", err, errEnded)
 	}
 }

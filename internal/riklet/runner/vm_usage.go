@@ -9,32 +9,32 @@ import (
 	"time"
 
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
 // countTimeout bounds a VMM's answer about its counters. A VMM answers at once, or it is busy and
 // not worth waiting for.
 const countTimeout = 500 * time.Millisecond
 
-// count returns the counters of a machine's VMM, or nil if the VMM does not answer.
-func (e vmEngine) count(m *machine) *instance.VMUsage {
-	pid, ok := m.namespaces()
-	if !ok || e.d.cfg.VM == nil {
+// Usage returns the counters of a machine's VMM, or nil if the VMM does not answer.
+func (e *vmEngine) Usage(r engine.Running) *instance.VMUsage {
+	if r.PID == 0 || e.vm == nil {
 		return nil
 	}
-	note, err := e.d.vmNote(m.uid)
+	note, err := e.note(r.Instance.UID)
 	if err != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
 	defer cancel()
-	vm, err := e.d.cfg.VM.Driver.Connect(ctx, note.Machine)
+	vm, err := e.vm.Driver.Connect(ctx, note.Machine)
 	if err != nil {
 		return nil
 	}
 	defer vm.Close()
 	found, err := vm.Metrics(ctx)
 	if err != nil {
-		e.d.cfg.Logger.Debug("a VMM does not say what it counts", "instance", m.uid, "err", err)
+		e.host.Node().Logger.Debug("a VMM does not say what it counts", "instance", r.Instance.UID, "err", err)
 		return nil
 	}
 	u := &instance.VMUsage{
@@ -43,7 +43,7 @@ func (e vmEngine) count(m *machine) *instance.VMUsage {
 	}
 	// The kernel counts the network traffic: that works for every VMM and does not trust the
 	// guest.
-	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid)); err == nil {
+	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", r.PID)); err == nil {
 		u.NetworkReceiveBytes, u.NetworkTransmitBytes = interfaceBytes(string(text), "eth0")
 	}
 	return u

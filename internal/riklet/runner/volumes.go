@@ -10,44 +10,42 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
 // sharedMemoryBytes is the size of /dev/shm, the same as Docker's default.
 const sharedMemoryBytes = 64 << 20
 
-// volumes creates the sources of the instance's volumes.
-func (b *build) volumes(ctx context.Context) error {
-	err := tmpfs(b.d.shared(b.in.UID), "mode=1777", sharedMemoryBytes, unix.MS_NOEXEC)
+// volumes creates the sources of an instance's volumes.
+func (e *ociEngine) volumes(ctx context.Context, in instance.Instance) error {
+	err := mounts.Tmpfs(e.dirs.shared(in.UID), "mode=1777", sharedMemoryBytes, unix.MS_NOEXEC)
 	if err != nil {
 		return err
 	}
-	for _, v := range b.in.Template.Volumes {
-		if err := b.volume(ctx, v); err != nil {
+	for _, v := range in.Template.Volumes {
+		if err := e.volume(ctx, in, v); err != nil {
 			return fmt.Errorf("volume %q: %w", v.Name, err)
 		}
 	}
 	return nil
 }
 
-func (b *build) volume(ctx context.Context, v rikv1alpha1.Volume) error {
+func (e *ociEngine) volume(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) error {
 	switch {
 	case v.EmptyDir != nil && v.EmptyDir.InMemory:
-		return tmpfs(b.d.memoryVolume(b.in.UID, v.Name), "mode=0777", memoryVolumeBytes(b.in.Template, v.EmptyDir.SizeLimitBytes), 0)
+		return mounts.Tmpfs(e.dirs.memoryVolume(in.UID, v.Name), "mode=0777", memoryVolumeBytes(in.Template, v.EmptyDir.SizeLimitBytes), 0)
 	case v.EmptyDir != nil:
-		dir := b.d.diskVolume(b.in.UID, v.Name)
+		dir := e.dirs.diskVolume(in.UID, v.Name)
 		if err := os.MkdirAll(dir, 0o777); err != nil { //nolint:gosec // any user inside may write; 0700 around it
 			return err
 		}
@@ -55,9 +53,9 @@ func (b *build) volume(ctx context.Context, v rikv1alpha1.Volume) error {
 	case v.HostPath != nil:
 		return hostPath(*v.HostPath)
 	case v.ConfigMap != nil || v.Secret != nil:
-		return b.objectVolume(ctx, v)
+		return e.objectVolume(ctx, in, v)
 	default:
-		return &configError{errors.New("has no source")}
+		return &engine.ConfigError{Err: errors.New("has no source")}
 	}
 }
 
@@ -79,104 +77,37 @@ func memoryVolumeBytes(t rikv1alpha1.InstanceTemplate, limit int64) int64 {
 	return min(limit, total)
 }
 
-// tmpfs mounts a tmpfs at a path, unless something is mounted there.
-func tmpfs(path, mode string, bytes int64, flags uintptr) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return err
-	}
-	if mounted, err := mountinfo.Mounted(path); mounted || err != nil {
-		return err
-	}
-	options := mode
-	if bytes > 0 {
-		options += ",size=" + strconv.FormatInt(bytes, 10)
-	}
-	if err := unix.Mount("tmpfs", path, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|flags, options); err != nil {
-		return &os.PathError{Op: "mount tmpfs", Path: path, Err: err}
-	}
-	return nil
-}
-
 func hostPath(v rikv1alpha1.HostPathVolume) error {
 	if !filepath.IsAbs(v.Path) {
-		return &configError{fmt.Errorf("path %q is not absolute", v.Path)}
+		return &engine.ConfigError{Err: fmt.Errorf("path %q is not absolute", v.Path)}
 	}
 	if v.Create {
 		return os.MkdirAll(v.Path, 0o755) //nolint:gosec // the usual mode of a directory
 	}
 	if _, err := os.Stat(v.Path); err != nil {
-		return &configError{err}
+		return &engine.ConfigError{Err: err}
 	}
 	return nil
 }
 
-// removeVolumes unmounts everything that is mounted for the instance. The step "directories"
+// removeVolumes unmounts everything that is mounted for an instance. The step "directories"
 // removes the instance's own directories. A hostPath stays.
-func (b *build) removeVolumes(context.Context) error {
-	return mounts.UnmountInside(b.d.runDir(b.in.UID))
+func (e *ociEngine) removeVolumes(uid string) error {
+	return mounts.UnmountInside(e.dirs.RunDir(uid))
 }
 
 // objectVolume writes the keys of a ConfigMap or Secret as files.
-func (b *build) objectVolume(ctx context.Context, v rikv1alpha1.Volume) error {
-	files, mode, err := b.objectFiles(ctx, v)
+func (e *ociEngine) objectVolume(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) error {
+	files, mode, err := e.host.Files(ctx, in, v)
 	if err != nil {
 		return err
 	}
-	err = publishFiles(b.d.memoryVolume(b.in.UID, v.Name), files, mode)
+	err = publishFiles(e.dirs.memoryVolume(in.UID, v.Name), files, mode)
 	if errors.Is(err, unix.ENOSPC) {
-		err = &configError{fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may take %d MiB and %d files together, twice during an update",
-			err, runDirBytes>>20, runDirInodes)}
+		err = &engine.ConfigError{Err: fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may take %d MiB and %d files together, twice during an update",
+			err, engine.RunDirBytes>>20, engine.RunDirInodes)}
 	}
 	return err
-}
-
-// objectFiles returns the files of a ConfigMap or Secret by relative path, and their mode.
-func (b *build) objectFiles(ctx context.Context, v rikv1alpha1.Volume) (files map[string][]byte, mode fs.FileMode, err error) {
-	source, configMap, secret, mode := v.ConfigMap, "", "", fs.FileMode(0o644)
-	if source != nil {
-		configMap = source.Name
-	} else {
-		source, mode = v.Secret, 0o400
-		secret = source.Name
-	}
-	if source.Mode != nil {
-		mode = fs.FileMode(*source.Mode).Perm() //nolint:gosec // Perm keeps nine bits
-	}
-	entries, err := b.d.entries(ctx, b.in.Namespace, configMap, secret, source.Optional)
-	if err != nil {
-		return nil, mode, err
-	}
-	files, err = selectFiles(entries.Data, *source)
-	if err != nil {
-		err = &configError{err}
-	}
-	return files, mode, err
-}
-
-var validKey = regexp.MustCompile(`^[-._a-zA-Z0-9]{1,253}$`)
-
-// selectFiles returns the files of an object volume by relative path.
-func selectFiles(data map[string][]byte, v rikv1alpha1.ObjectVolume) (map[string][]byte, error) {
-	files := map[string][]byte{}
-	for key, value := range data {
-		if len(v.Items) == 0 && validKey.MatchString(key) && !strings.HasPrefix(key, "..") && key != "." {
-			files[key] = value
-		}
-	}
-	for _, item := range v.Items {
-		value, ok := data[item.Key]
-		if !ok {
-			if v.Optional {
-				continue
-			}
-			return nil, fmt.Errorf("%q has no key %q", v.Name, item.Key)
-		}
-		if !filepath.IsLocal(item.Path) || filepath.Clean(item.Path) == "." || strings.HasPrefix(item.Path, "..") {
-			return nil, fmt.Errorf("path %q of key %q does not stay inside the volume", item.Path, item.Key)
-		}
-		files[filepath.Clean(item.Path)] = value
-	}
-	return files, nil
 }
 
 // publishFiles replaces the files in a directory atomically. It writes them to a new directory
@@ -269,17 +200,17 @@ func digest(files map[string][]byte, mode fs.FileMode) string {
 }
 
 // mountsOf prepares the sources of a container's volume mounts.
-func (d *Driver) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]spec.Mount, error) {
+func (e *ociEngine) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]spec.Mount, error) {
 	var list []spec.Mount
 	for i, vm := range c.VolumeMounts {
 		at := slices.IndexFunc(in.Template.Volumes, func(v rikv1alpha1.Volume) bool { return v.Name == vm.Name })
 		if at < 0 {
 			return nil, fmt.Errorf("%w: %q, mounted at %s", spec.ErrVolume, vm.Name, vm.MountPath)
 		}
-		m, err := d.mountOf(in, in.Template.Volumes[at], vm)
+		m, err := e.mountOf(in, in.Template.Volumes[at], vm)
 		if err == nil && vm.SubPath != "" {
 			writable := in.Template.Volumes[at].EmptyDir != nil || in.Template.Volumes[at].HostPath != nil
-			m.Source, err = subPath(m.Source, vm.SubPath, filepath.Join(d.subPaths(in.UID, c.Name), strconv.Itoa(i)), writable)
+			m.Source, err = subPath(m.Source, vm.SubPath, filepath.Join(e.dirs.subPaths(in.UID, c.Name), strconv.Itoa(i)), writable)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("mounting volume %q: %w", vm.Name, err)
@@ -289,19 +220,19 @@ func (d *Driver) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]spec
 	return list, nil
 }
 
-func (d *Driver) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alpha1.VolumeMount) (spec.Mount, error) {
+func (e *ociEngine) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alpha1.VolumeMount) (spec.Mount, error) {
 	m := spec.Mount{Destination: filepath.Clean("/" + vm.MountPath), ReadOnly: vm.ReadOnly}
 	switch {
 	case v.EmptyDir != nil && !v.EmptyDir.InMemory:
-		m.Source = d.diskVolume(in.UID, v.Name)
+		m.Source = e.dirs.diskVolume(in.UID, v.Name)
 	case v.HostPath != nil:
 		m.Source, m.Devices = v.HostPath.Path, true
 	default:
-		m.Source = d.memoryVolume(in.UID, v.Name)
+		m.Source = e.dirs.memoryVolume(in.UID, v.Name)
 		m.ReadOnly = m.ReadOnly || v.EmptyDir == nil
 	}
 	if m.Destination == "/" {
-		return m, &configError{errors.New("a volume cannot replace the root directory")}
+		return m, &engine.ConfigError{Err: errors.New("a volume cannot replace the root directory")}
 	}
 	return m, nil
 }
@@ -311,7 +242,7 @@ func (d *Driver) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alp
 // kernel resolves the path inside the volume, and subPath mounts the descriptor that it opened.
 func subPath(volume, path, target string, create bool) (string, error) {
 	if !filepath.IsLocal(path) {
-		return "", &configError{fmt.Errorf("subPath %q does not stay inside the volume", path)}
+		return "", &engine.ConfigError{Err: fmt.Errorf("subPath %q does not stay inside the volume", path)}
 	}
 	root, err := os.OpenRoot(volume)
 	if err != nil {
@@ -332,7 +263,7 @@ func subPath(volume, path, target string, create bool) (string, error) {
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
-		return "", &configError{&os.PathError{Op: "open subPath", Path: path, Err: err}}
+		return "", &engine.ConfigError{Err: &os.PathError{Op: "open subPath", Path: path, Err: err}}
 	}
 	defer unix.Close(fd)
 	return target, bindDescriptor(fd, target)
@@ -385,54 +316,4 @@ func bindDescriptor(fd int, target string) error {
 		return &os.PathError{Op: "bind", Path: target, Err: err}
 	}
 	return nil
-}
-
-func (d *Driver) removeSubPaths(uid, container string) error {
-	return mounts.UnmountAndRemove(d.subPaths(uid, container))
-}
-
-// refreshInterval is how often mounted objects are checked without a notification.
-const refreshInterval = time.Minute
-
-func (m *machine) objectVolumes() []rikv1alpha1.Volume {
-	return slices.DeleteFunc(slices.Clone(m.rec.Instance.Template.Volumes), func(v rikv1alpha1.Volume) bool {
-		return v.ConfigMap == nil && v.Secret == nil
-	})
-}
-
-// refreshDue checks the mounted objects when they are due, and returns when they are due again.
-func (m *machine) refreshDue() time.Time {
-	if len(m.objectVolumes()) == 0 || m.refreshing {
-		return time.Time{}
-	}
-	if m.refreshed.IsZero() {
-		m.refreshed = m.now()
-	}
-	due := m.refreshed.Add(refreshInterval)
-	if m.now().Before(due) {
-		return due
-	}
-	m.refreshVolumes()
-	return time.Time{}
-}
-
-// refreshVolumes writes the mounted objects again, in another goroutine.
-func (m *machine) refreshVolumes() {
-	volumes := m.objectVolumes()
-	if len(volumes) == 0 || m.refreshing || !m.prepared || m.rec.Suspended || m.rec.Stop != nil || m.rec.Final != nil {
-		return
-	}
-	m.refreshing = true
-	m.starts++
-	b, ctx := &build{d: m.d, in: m.rec.Instance}, m.startCtx
-	m.task(func() func() {
-		err := m.engine.refresh(ctx, b, volumes)
-		return func() {
-			m.starts--
-			m.refreshing, m.refreshed = false, m.now()
-			if err != nil && ctx.Err() == nil {
-				m.log.Warn("mounted objects could not be brought up to date", "err", err)
-			}
-		}
-	})
 }

@@ -1,0 +1,75 @@
+package runner
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+)
+
+func TestObjectFilesSwitchAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "v")
+	read := func() map[string]string {
+		got := map[string]string{}
+		for _, name := range []string{"a", "b", "deep/er"} {
+			if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
+				got[name] = string(data)
+			}
+		}
+		return got
+	}
+	for _, files := range []map[string][]byte{
+		{"a": []byte("1"), "b": []byte("2")}, {"a": []byte("1"), "b": []byte("2")}, {"b": []byte("3"), "deep/er": []byte("4")}, {},
+	} {
+		if err := publishFiles(dir, files, 0o640); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{}
+		for name, data := range files {
+			want[name] = string(data)
+		}
+		if diff := cmp.Diff(want, read()); diff != "" {
+			t.Errorf("files (-want +got):\n%s", diff)
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and its target
+			t.Errorf("%d entries beside the names in %v", versions, entries)
+		}
+	}
+}
+
+func topNames(files map[string][]byte) int {
+	return len(files) // each file of the test has its own top-level name
+}
+
+// An emptyDir in memory must not bypass the memory limits of the containers that use it.
+func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
+	t.Parallel()
+	limited := func(memory string) rikv1alpha1.Container {
+		return rikv1alpha1.Container{Resources: rikv1alpha1.Resources{Limits: rikv1alpha1.ResourceList{rikv1alpha1.ResourceMemory: resource.MustParse(memory)}}}
+	}
+	for name, tc := range map[string]struct {
+		containers  []rikv1alpha1.Container
+		limit, want int64
+	}{
+		"no limits":          {[]rikv1alpha1.Container{{}}, 0, 0},
+		"its own":            {[]rikv1alpha1.Container{{}}, 5 << 20, 5 << 20},
+		"the container's":    {[]rikv1alpha1.Container{limited("8Mi")}, 0, 8 << 20},
+		"all containers'":    {[]rikv1alpha1.Container{limited("8Mi"), limited("4Mi")}, 0, 12 << 20},
+		"one is not limited": {[]rikv1alpha1.Container{limited("8Mi"), {}}, 0, 0},
+		"the smaller":        {[]rikv1alpha1.Container{limited("8Mi")}, 5 << 20, 5 << 20},
+		"no more than both":  {[]rikv1alpha1.Container{limited("8Mi")}, 1 << 30, 8 << 20},
+	} {
+		if got := memoryVolumeBytes(rikv1alpha1.InstanceTemplate{Containers: tc.containers}, tc.limit); got != tc.want {
+			t.Errorf("%s: memoryVolumeBytes() = %d, want %d", name, got, tc.want)
+		}
+	}
+}
