@@ -50,10 +50,10 @@ type Host struct {
 	Logger  *slog.Logger
 }
 
-// DriverFunc creates a driver.
+// DriverFunc creates the node's driver.
 type DriverFunc func(Host) (instance.Driver, error)
 
-// Drives is a driver and the workload kinds that it runs.
+// Drives is the driver of a node and the workload kinds that it runs.
 type Drives struct {
 	Kinds []rikv1alpha1.WorkloadKind
 	Make  DriverFunc
@@ -134,9 +134,9 @@ type Config struct {
 	// detected.
 	InternalAddress, ExternalAddress string
 
-	// Drivers create the drivers that run instances. An instance of a kind without a driver is
-	// Failed with a message.
-	Drivers []Drives
+	// Driver creates the driver that runs instances. An instance of another kind than the driver's
+	// is Failed with a message.
+	Driver Drives
 	// Network may be nil. Then instances have only their loopback device.
 	Network NetworkFunc
 	// Images may be nil for a node without images.
@@ -148,7 +148,7 @@ type Config struct {
 
 	// MetricsInterval defaults to monitor.DefaultInterval.
 	MetricsInterval time.Duration
-	// Unprivileged skips the check for root, for drivers that do not need it.
+	// Unprivileged skips the check for root, for a driver that does not need it.
 	Unprivileged bool
 	// Version is the version of this riklet.
 	Version string
@@ -169,7 +169,7 @@ func (c *Config) Validate() error {
 	}
 	problems = append(problems, c.validatePeers()...)
 	problems = append(problems, c.ValidateNode()...)
-	if len(c.Drivers) == 0 {
+	if c.Driver.Make == nil || len(c.Driver.Kinds) == 0 {
 		problems = append(problems, errors.New("no driver: the node could run nothing"))
 	}
 	if c.MetricsInterval < 0 {
@@ -214,7 +214,7 @@ func (c *Config) validatePeers() []error {
 }
 
 // ValidateNode reports the problems in the node's settings, except its name. They can be checked
-// before the drivers and the peers are known.
+// before the driver and the peers are known.
 func (c *Config) ValidateNode() []error {
 	var problems []error
 	for key, value := range c.Labels {

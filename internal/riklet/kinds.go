@@ -13,11 +13,9 @@ import (
 // certain returns the kinds that the node runs without a probe.
 func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
 	var kinds []rikv1alpha1.WorkloadKind
-	for _, d := range r.cfg.Drivers {
-		for _, kind := range d.Kinds {
-			if d.Probes[kind] == nil {
-				kinds = append(kinds, kind)
-			}
+	for _, kind := range r.cfg.Driver.Kinds {
+		if r.cfg.Driver.Probes[kind] == nil {
+			kinds = append(kinds, kind)
 		}
 	}
 	slices.Sort(kinds)
@@ -29,17 +27,15 @@ func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
 func (r *Riklet) probe(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	for _, d := range r.cfg.Drivers {
-		for kind, able := range d.Probes {
-			group.Go(func() {
-				notYet := func(err error, pause time.Duration) {
-					r.cfg.Logger.Warn("this node does not run a kind", "kind", kind, "err", err, "again", pause)
-				}
-				if untilAble(ctx, able, notYet) {
-					r.offer(kind)
-				}
-			})
-		}
+	for kind, able := range r.cfg.Driver.Probes {
+		group.Go(func() {
+			notYet := func(err error, pause time.Duration) {
+				r.cfg.Logger.Warn("this node does not run a kind", "kind", kind, "err", err, "again", pause)
+			}
+			if untilAble(ctx, able, notYet) {
+				r.offer(kind)
+			}
+		})
 	}
 }
 

@@ -98,7 +98,7 @@ func TestANodeWithANetwork(t *testing.T) {
 			}
 			return network, nil
 		}
-		cfg.Drivers[0].Make = func(h Host) (instance.Driver, error) {
+		cfg.Driver.Make = func(h Host) (instance.Driver, error) {
 			given = h.Network
 			return b.host.Driver(instancefake.Config{Changed: h.Changed}), nil
 		}

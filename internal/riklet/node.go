@@ -3,7 +3,6 @@ package riklet
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -52,19 +51,12 @@ type evictor interface {
 	Evict(ctx context.Context) (uid string, err error)
 }
 
-// evict ends an instance of the first driver that has one to evict.
+// evict ends an instance of a driver that can evict.
 func (r *Riklet) evict(ctx context.Context) (string, error) {
-	var errs []error
-	for _, d := range r.drivers {
-		if e, ok := d.(evictor); ok {
-			uid, err := e.Evict(ctx)
-			if uid != "" {
-				return uid, nil
-			}
-			errs = append(errs, err)
-		}
+	if e, ok := r.driver.(evictor); ok {
+		return e.Evict(ctx)
 	}
-	return "", errors.Join(errs...)
+	return "", nil
 }
 
 // register returns the current description of the node.
@@ -107,20 +99,17 @@ func (r *Riklet) heartbeat(whole bool) *schedulerv1.Heartbeat {
 // measure returns the usage of every instance.
 func (r *Riklet) measure() []monitor.Instance {
 	var all []monitor.Instance
-	for _, d := range r.drivers {
-		first := len(all)
-		for _, o := range d.Observations() {
-			if o.Status.Phase == rikv1alpha1.InstanceTerminated {
-				continue
-			}
-			info := r.manager.Info(o.UID)
-			all = append(all, monitor.Instance{
-				UID: o.UID, Name: info.Name, Workload: info.Workload, Source: info.Source, Version: info.Version,
-				Phase: o.Status.Phase, Address: o.Status.Address,
-			})
+	for _, o := range r.driver.Observations() {
+		if o.Status.Phase == rikv1alpha1.InstanceTerminated {
+			continue
 		}
-		usages(d, all[first:])
+		info := r.manager.Info(o.UID)
+		all = append(all, monitor.Instance{
+			UID: o.UID, Name: info.Name, Workload: info.Workload, Source: info.Source, Version: info.Version,
+			Phase: o.Status.Phase, Address: o.Status.Address,
+		})
 	}
+	r.usages(all)
 	return all
 }
 
@@ -128,13 +117,13 @@ func (r *Riklet) measure() []monitor.Instance {
 // not answer delays few others.
 const measuredAtOnce = 16
 
-// usages measures the instances of one driver. An instance that does not run uses nothing.
-func usages(d instance.Driver, of []monitor.Instance) {
+// usages measures the given instances. An instance that does not run uses nothing.
+func (r *Riklet) usages(of []monitor.Instance) {
 	var group errgroup.Group
 	group.SetLimit(measuredAtOnce)
 	for i := range of {
 		group.Go(func() error {
-			if usage, err := d.Usage(of[i].UID); err == nil {
+			if usage, err := r.driver.Usage(of[i].UID); err == nil {
 				of[i].Usage = usage
 			}
 			return nil
@@ -145,11 +134,11 @@ func usages(d instance.Driver, of []monitor.Instance) {
 
 // resolve finds the driver and the default container for a session.
 func (r *Riklet) resolve(uid string) (driver instance.Driver, container string, ok bool) {
-	if driver, ok = r.manager.Driver(uid); !ok {
+	if !r.manager.Has(uid) {
 		return nil, "", false
 	}
 	if names := r.manager.Info(uid).Containers; len(names) > 0 {
 		container = names[0]
 	}
-	return driver, container, true
+	return r.driver, container, true
 }

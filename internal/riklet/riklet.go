@@ -1,10 +1,10 @@
-// Package riklet is the node agent. It obeys the orders of the scheduler with its drivers, gets
-// the objects that instances refer to from the controller, and reports the state of its
+// Package riklet is the node agent. It obeys the orders of the scheduler with its driver, gets the
+// objects that instances refer to from the controller, and reports the state of its
 // instances.
 //
 // Its parts are packages of their own: manager (the papers' Node Manager), monitor (Node
 // Monitor), connection (the two connections), session (logs, exec, port-forward), objects,
-// checkpoint, join and identity. The caller supplies the drivers. When the agent ends, for any
+// checkpoint, join and identity. The caller supplies the driver. When the agent ends, for any
 // reason, its instances keep running, and the next agent recovers them.
 package riklet
 
@@ -47,8 +47,7 @@ type Riklet struct {
 	cfg      Config
 	ledger   *checkpoint.Ledger
 	objects  *objects.Store
-	drivers  []instance.Driver
-	byKind   map[rikv1alpha1.WorkloadKind]instance.Driver
+	driver   instance.Driver
 	manager  *manager.Manager
 	network  Network // nil: none
 	monitor  *monitor.Monitor
@@ -67,7 +66,7 @@ type Riklet struct {
 	ports  ports
 }
 
-// New returns a riklet with its drivers. The caller must hold the lock on its directories.
+// New returns a riklet with its driver. The caller must hold the lock on its directories.
 // Nothing runs before Run. Close releases what New opened.
 func New(cfg Config) (*Riklet, error) {
 	if err := cfg.Validate(); err != nil {
@@ -75,7 +74,7 @@ func New(cfg Config) (*Riklet, error) {
 	}
 	r := &Riklet{
 		cfg: cfg.withDefaults(), run: identity.RunID(), outbox: connection.NewOutbox(), ready: make(chan struct{}),
-		byKind: map[rikv1alpha1.WorkloadKind]instance.Driver{}, ports: ports{reader: monitor.NewPorts("/proc")},
+		ports: ports{reader: monitor.NewPorts("/proc")},
 	}
 	if err := r.open(); err != nil {
 		return nil, errors.Join(err, r.Close())
@@ -104,14 +103,14 @@ func (r *Riklet) open() error {
 		return err
 	}
 	r.manager = manager.New(manager.Config{
-		Drivers: r.byKind, Objects: r.objects, Outbox: r.outbox, Ledger: r.ledger,
+		Kinds: r.cfg.Driver.Kinds, Objects: r.objects, Outbox: r.outbox, Ledger: r.ledger,
 		Allowed: func() { close(r.ready) }, Held: func() { r.scheduler.HoldChanged() },
 		Moved: func() { r.scheduler.Reconnect() }, Logger: r.cfg.Logger,
 	})
 	if err := r.makeNetwork(); err != nil {
 		return err
 	}
-	if err := r.makeDrivers(); err != nil {
+	if err := r.makeDriver(); err != nil {
 		return err
 	}
 	if r.cfg.DialController == nil {
@@ -127,13 +126,11 @@ func (r *Riklet) open() error {
 // the objects while the instance runs.
 type mounter interface{ ObjectsChanged() }
 
-// objectsChanged makes the drivers update mounted files at once, before their next regular check.
-// All drivers exist before the first object can arrive.
+// objectsChanged makes the driver update mounted files at once, before its next regular check.
+// The driver exists before the first object can arrive.
 func (r *Riklet) objectsChanged() {
-	for _, d := range r.drivers {
-		if m, ok := d.(mounter); ok {
-			m.ObjectsChanged()
-		}
+	if m, ok := r.driver.(mounter); ok {
+		m.ObjectsChanged()
 	}
 }
 
@@ -163,7 +160,7 @@ func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 	})
 }
 
-// host returns what the constructors of drivers and of the network receive.
+// host returns what the constructors of the driver and of the network receive.
 func (r *Riklet) host() Host {
 	h := Host{
 		NodeName: r.cfg.NodeName, Address: r.status.Info.InternalAddress,
@@ -189,19 +186,14 @@ func (r *Riklet) makeNetwork() error {
 	return nil
 }
 
-// makeDrivers fills the map that the manager already has. The manager does not read the map
-// before Run, and a driver may call the manager as soon as it exists.
-func (r *Riklet) makeDrivers() error {
-	for _, d := range r.cfg.Drivers {
-		driver, err := d.Make(r.host())
-		if err != nil {
-			return fmt.Errorf("making the driver for %v: %w", d.Kinds, err)
-		}
-		r.drivers = append(r.drivers, driver)
-		for _, kind := range d.Kinds {
-			r.byKind[kind] = driver
-		}
+// makeDriver creates the driver. The manager exists before, because the driver may call it at once.
+func (r *Riklet) makeDriver() error {
+	driver, err := r.cfg.Driver.Make(r.host())
+	if err != nil {
+		return fmt.Errorf("making the driver for %v: %w", r.cfg.Driver.Kinds, err)
 	}
+	r.driver = driver
+	r.manager.Use(driver)
 	return nil
 }
 
@@ -230,14 +222,12 @@ func (r *Riklet) Resources() monitor.NodeResources {
 	return monitor.Resources(r.cfg.NodeName, &r.facts().Info)
 }
 
-// Close releases the network and the drivers' files. Run must have returned. Instances keep
+// Close releases the network and the driver's files. Run must have returned. Instances keep
 // running.
 func (r *Riklet) Close() error {
 	var problems []error
-	for _, d := range r.drivers {
-		if c, ok := d.(interface{ Close() error }); ok {
-			problems = append(problems, c.Close())
-		}
+	if c, ok := r.driver.(interface{ Close() error }); ok {
+		problems = append(problems, c.Close())
 	}
 	if r.network != nil {
 		problems = append(problems, r.network.Close())
@@ -249,21 +239,17 @@ func (r *Riklet) Close() error {
 // Run recovers the instances on this node, then obeys orders until ctx ends or the node cannot
 // join its cluster. It leaves all instances running.
 func (r *Riklet) Run(ctx context.Context) error {
-	for i, d := range r.drivers {
-		if err := d.Recover(ctx); err != nil {
-			return fmt.Errorf("recovering instances of %v: %w", r.cfg.Drivers[i].Kinds, err)
-		}
+	if err := r.driver.Recover(ctx); err != nil {
+		return fmt.Errorf("recovering instances of %v: %w", r.cfg.Driver.Kinds, err)
 	}
 	r.cfg.Logger.Info("instances recovered", "node", r.cfg.NodeName, "count", len(r.manager.List()))
 	group, ctx := errgroup.WithContext(ctx)
-	for i, d := range r.drivers {
-		group.Go(func() error {
-			if err := d.Run(ctx); err != nil {
-				return fmt.Errorf("running instances of %v: %w", r.cfg.Drivers[i].Kinds, err)
-			}
-			return nil
-		})
-	}
+	group.Go(func() error {
+		if err := r.driver.Run(ctx); err != nil {
+			return fmt.Errorf("running instances of %v: %w", r.cfg.Driver.Kinds, err)
+		}
+		return nil
+	})
 	group.Go(func() error { r.probe(ctx); return nil })
 	if r.network != nil {
 		// First: a port on which a process already listens must not go to a workload.

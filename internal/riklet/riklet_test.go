@@ -81,10 +81,10 @@ func (b *bench) config() Config {
 		DialScheduler: b.scheduler.dial, DialController: b.controller.dial, Authority: b.authority,
 		Labels: map[string]string{"zone": "a"}, Taints: []rikv1alpha1.Taint{{Key: "k", Effect: rikv1alpha1.TaintNoSchedule}},
 		Images: b.images, Unprivileged: true, Version: "v1",
-		Drivers: []Drives{{Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod}, Make: func(h Host) (instance.Driver, error) {
+		Driver: Drives{Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod}, Make: func(h Host) (instance.Driver, error) {
 			b.objects = h.Objects
 			return mountingDriver{b.host.Driver(instancefake.Config{Changed: h.Changed}), &b.lookedAgain}, nil
-		}}},
+		}},
 	}
 }
 
@@ -308,10 +308,10 @@ func TestDriverThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := b.config()
-	cfg.Drivers = append(cfg.Drivers, Drives{
+	cfg.Driver = Drives{
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindFunction},
 		Make:  func(Host) (instance.Driver, error) { return nil, errors.New("no KVM") },
-	})
+	}
 	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "[Function]: no KVM") {
 		t.Errorf("New() = %v, want it to name the kind and the cause", err)
 	}

@@ -116,7 +116,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 		SchedulerAddr: c.SchedulerAddress, ControllerAddr: c.ControllerAddress, Token: c.Token,
 		Labels: o.Labels, Taints: taints, Reserved: reserved, MaxInstances: o.MaxInstances,
 		InternalAddress: o.Address, ExternalAddress: o.ExternalAddress,
-		Drivers:        []riklet.Drives{o.drives(s, vm, log)},
+		Driver:         o.drives(s, vm, log),
 		Network:        o.network(ctx),
 		Images:         collector{s},
 		RuntimeVersion: runtimeVersion(ctx, o.Runc),
@@ -131,7 +131,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 	return config, nil
 }
 
-// drives returns the kinds of workload that the node runs, all with one driver.
+// drives returns the driver of the node and the kinds of workload that it runs.
 func (o *Options) drives(s *stores, vm *runner.VM, log *slog.Logger) riklet.Drives {
 	d := riklet.Drives{
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp},

@@ -36,7 +36,7 @@ func (m *Manager) keepProof(r *run, template *rikv1alpha1.InstanceTemplate) {
 	}
 }
 
-// recall restores the fences of instances that the drivers found.
+// recall restores the fences of instances that the driver found.
 func (m *Manager) recall() {
 	for uid, held := range m.cfg.Ledger.Proven() {
 		if r := m.runs[uid]; r != nil {
@@ -80,11 +80,11 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 		}
 		until := m.until(r)
 		switch {
-		case r.driver == nil || until.IsZero():
+		case !r.driven || until.IsZero():
 		case !now.Before(until):
 			m.cfg.Logger.Warn("stopping an instance whose kcp is not in touch", "instance", r.uid, "fenceAfter", r.after)
 			r.stop = true
-			r.driver.Stop(r.uid, -1)
+			m.driver.Stop(r.uid, -1)
 		default:
 			again = earlier(again, until)
 		}

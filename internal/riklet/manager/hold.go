@@ -136,7 +136,7 @@ func (m *Manager) refuseForeign(order *schedulerv1.Order) {
 func (m *Manager) here() []string {
 	var uids []string
 	for uid, r := range m.runs {
-		if r.driver != nil && !r.stop && r.phase != rikv1alpha1.InstanceTerminated {
+		if r.driven && !r.stop && r.phase != rikv1alpha1.InstanceTerminated {
 			uids = append(uids, uid)
 		}
 	}
@@ -148,7 +148,7 @@ func (m *Manager) here() []string {
 func (m *Manager) endUnmade(list *schedulerv1.Allowed) {
 	var unmade []string
 	for uid, r := range m.runs {
-		if r.driver == nil && r.phase != rikv1alpha1.InstanceTerminated {
+		if !r.driven && r.phase != rikv1alpha1.InstanceTerminated {
 			unmade = append(unmade, uid)
 		}
 	}

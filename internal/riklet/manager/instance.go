@@ -11,46 +11,45 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// start passes an instance to its driver as soon as its template has arrived. An instance that
+// start passes an instance to the driver as soon as its template has arrived. An instance that
 // waits for its template delays no other.
 func (m *Manager) start(r *run) {
-	if r.order == nil || r.stop || r.used || r.phase.Ended() && r.driver == nil {
+	if r.order == nil || r.stop || r.used || r.phase.Ended() && !r.driven {
 		return
 	}
 	template, err := m.cfg.Objects.Revision(r.order.GetNamespace(), r.order.GetRevision())
 	if template == nil {
-		if err != nil && r.driver == nil {
+		if err != nil && !r.driven {
 			m.say(r, rikv1alpha1.InstanceCreating, "RevisionUnavailable",
 				fmt.Sprintf("the template %s/%s cannot be had yet: %v", r.order.GetNamespace(), r.order.GetRevision(), err))
 		}
 		return
 	}
 	fenced := template.OnDisconnect == rikv1alpha1.DisconnectStop
-	if fenced && m.cutOff && r.driver == nil {
+	if fenced && m.cutOff && !r.driven {
 		return // its replacement may run elsewhere
 	}
 	m.keepProof(r, template)
-	if r.driver == nil && !m.isProven(r, time.Now()) {
+	if !r.driven && !m.isProven(r, time.Now()) {
 		return // the kcp may run one elsewhere; a proof is requested
 	}
 	r.used = true
 	m.keepInfo(r, template)
 	m.cfg.Objects.Use(r.uid, r.order.GetNamespace(), template)
 	m.keepFence(r.uid, fenced)
-	if r.driver == nil {
+	if !r.driven {
 		m.ensure(r, template)
 	}
 }
 
-// ensure passes the instance to the driver of its kind.
+// ensure passes the instance to the driver, if the node runs its kind.
 func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 	kind := cmp.Or(template.Kind, rikv1alpha1.KindPod)
-	driver := m.cfg.Drivers[kind]
-	if driver == nil {
+	if !slices.Contains(m.cfg.Kinds, kind) {
 		m.say(r, rikv1alpha1.InstanceFailed, "KindUnsupported", fmt.Sprintf("this node cannot run instances of kind %s", kind))
 		return
 	}
-	err := driver.Ensure(instance.Instance{
+	err := m.driver.Ensure(instance.Instance{
 		UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(),
 		Workload: r.order.GetWorkload(), Revision: r.order.GetRevision(), Template: *template.DeepCopy(),
 	})
@@ -58,7 +57,7 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 		m.say(r, rikv1alpha1.InstanceFailed, "StartRefused", err.Error())
 		return
 	}
-	r.driver = driver
+	r.driven = true
 	m.cfg.Logger.Info("instance ordered", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
 }
 
@@ -85,39 +84,35 @@ func (m *Manager) keepInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
 	m.infos[r.uid] = info
 }
 
-// observe sends the changed observations of all drivers.
+// observe sends the changed observations of the driver.
 func (m *Manager) observe() {
 	still := map[string]bool{}
-	for _, d := range m.drivers() {
-		for _, o := range d.Observations() {
-			if m.forgotten[o.UID] && o.Status.Phase == rikv1alpha1.InstanceTerminated {
-				still[o.UID] = true
-				continue
-			}
-			m.observed(d, o)
+	for _, o := range m.driver.Observations() {
+		if m.forgotten[o.UID] && o.Status.Phase == rikv1alpha1.InstanceTerminated {
+			still[o.UID] = true
+			continue
 		}
+		m.observed(o)
 	}
 	m.forgotten = still
 }
 
 // observed sends an observation if it is new.
-func (m *Manager) observed(d instance.Driver, o instance.Observation) {
+func (m *Manager) observed(o instance.Observation) {
 	r := m.runs[o.UID]
 	if r == nil {
 		// The instance ended before the riklet restarted, so no list contained it.
-		r = &run{uid: o.UID, driver: d}
+		r = &run{uid: o.UID}
 		m.runs[o.UID] = r
 	}
-	if r.driver == nil {
-		r.driver = d
-	}
+	r.driven = true
 	if o.Sequence != r.seen {
 		r.seen = o.Sequence
 		m.send(r, &o.Status)
 	}
 }
 
-// say sends a status that no driver reports. It sends the same status only once.
+// say sends a status that the driver does not report. It sends the same status only once.
 func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text string) {
 	if r.phase == phase && r.reason == reason && r.text == text {
 		return
@@ -183,11 +178,11 @@ func (m *Manager) fence() {
 	m.deadline, m.cutOff = time.Time{}, true
 	for _, uid := range slices.Sorted(slices.Values(m.cfg.Ledger.Fenced())) {
 		r := m.runs[uid]
-		if r == nil || r.stop || r.driver == nil {
+		if r == nil || r.stop || !r.driven {
 			continue
 		}
 		m.cfg.Logger.Warn("stopping an instance without contact", "instance", uid, "timeout", m.cfg.Ledger.Timeout())
 		r.stop = true
-		r.driver.Stop(uid, -1)
+		m.driver.Stop(uid, -1)
 	}
 }

@@ -1,7 +1,7 @@
-// Package manager is the Node Manager. It carries out the scheduler's orders with the drivers,
-// and turns the drivers' observations into observations for the scheduler.
+// Package manager is the Node Manager. It carries out the scheduler's orders with the node's driver,
+// and turns the driver's observations into observations for the scheduler.
 //
-// One goroutine, [Manager.Run], owns all of its state. Orders and changes in the drivers only
+// One goroutine, [Manager.Run], owns all of its state. Orders and changes in the driver only
 // wake it up. Thus a slow scheduler does not delay a driver or the reverse, and nothing happens
 // twice at the same time.
 package manager
@@ -49,8 +49,8 @@ type Outbox interface {
 
 // Config configures a [Manager]. Every field except Held and Moved is required.
 type Config struct {
-	// Drivers must have recovered before Run is called. One driver may run several kinds.
-	Drivers map[rikv1alpha1.WorkloadKind]instance.Driver
+	// Kinds are the kinds of workload that the node's driver runs.
+	Kinds   []rikv1alpha1.WorkloadKind
 	Objects Objects
 	Outbox  Outbox
 	Ledger  *checkpoint.Ledger
@@ -67,8 +67,9 @@ type Config struct {
 // Manager carries out orders. Its exported methods may be called from any goroutine and do not
 // block, except Run.
 type Manager struct {
-	cfg  Config
-	wake wakeup.Signal // set while there is work
+	cfg    Config
+	driver instance.Driver // does not change after Use
+	wake   wakeup.Signal   // set while there is work
 
 	mu     sync.Mutex
 	orders []*schedulerv1.Order
@@ -81,7 +82,7 @@ type Manager struct {
 	// The following fields belong to the goroutine of Run.
 
 	runs map[string]*run
-	// forgotten are instances that their driver was ordered to forget. Until it has, its
+	// forgotten are instances that the driver was ordered to forget. Until it has, its
 	// observations about them are old.
 	forgotten map[string]bool
 	allowed   bool // an Allowed order was carried out, so runs is complete
@@ -98,7 +99,7 @@ type Manager struct {
 	cutOff bool
 }
 
-// Info is what the node knows about an instance in addition to its driver's observations.
+// Info is what the node knows about an instance in addition to the driver's observations.
 type Info struct {
 	UID, Namespace, Name, Workload string
 	// Containers are the names of its containers. The first one is the default.
@@ -112,11 +113,13 @@ type Info struct {
 
 // run is one instance that the node has, or was ordered to have.
 type run struct {
-	uid    string
-	order  *schedulerv1.Run // nil if a driver recovered it and no order named it yet
-	driver instance.Driver  // nil before its template arrives, and if no driver can run it
-	used   bool             // Objects counts it as a user of its template
-	stop   bool             // it was ordered to stop
+	uid   string
+	order *schedulerv1.Run // nil if the driver recovered it and no order named it yet
+	// driven is true if the driver has it: not before its template arrives, and not if the driver
+	// refused it.
+	driven bool
+	used   bool // Objects counts it as a user of its template
+	stop   bool // it was ordered to stop
 	// after is the time of its fence, or zero if it has none. home is its namespace. found is
 	// true if it was on the node when the riklet started.
 	after time.Duration
@@ -131,7 +134,7 @@ type run struct {
 	text   string
 }
 
-// New returns a manager. Run starts it.
+// New returns a manager. Use completes it, and Run starts it.
 func New(cfg Config) *Manager {
 	return &Manager{cfg: cfg, wake: wakeup.New(), runs: map[string]*run{}, forgotten: map[string]bool{}, asked: map[string]time.Time{}, infos: map[string]Info{}}
 }
@@ -152,7 +155,7 @@ func (m *Manager) Contact(connected bool) {
 	m.Changed()
 }
 
-// Changed makes the manager check the drivers and the objects again.
+// Changed makes the manager check the driver and the objects again. It may be called before Use.
 func (m *Manager) Changed() {
 	m.wake.Wake()
 }
@@ -168,36 +171,19 @@ func (m *Manager) HostPorts() []rikv1alpha1.Port {
 	return ports
 }
 
-// drivers returns the drivers of all kinds, each once.
-func (m *Manager) drivers() []instance.Driver {
-	var list []instance.Driver
-	for _, d := range m.cfg.Drivers {
-		if !slices.Contains(list, d) {
-			list = append(list, d)
-		}
-	}
-	return list
-}
+// Use sets the node's driver. It is called once, before all other methods except Changed. The
+// driver must have recovered before Run is called.
+func (m *Manager) Use(driver instance.Driver) { m.driver = driver }
 
-// List returns the UIDs of all instances that a driver has.
+// List returns the UIDs of all instances that the driver has.
 func (m *Manager) List() []string {
-	uids := []string{}
-	for _, d := range m.drivers() {
-		uids = append(uids, d.List()...)
-	}
+	uids := append([]string{}, m.driver.List()...)
 	slices.Sort(uids)
 	return uids
 }
 
-// Driver returns the driver that runs an instance.
-func (m *Manager) Driver(uid string) (instance.Driver, bool) {
-	for _, d := range m.drivers() {
-		if slices.Contains(d.List(), uid) {
-			return d, true
-		}
-	}
-	return nil, false
-}
+// Has reports whether the driver has an instance.
+func (m *Manager) Has(uid string) bool { return slices.Contains(m.driver.List(), uid) }
 
 // Info returns what is known about an instance. Before its template has arrived, that is only its
 // UID.
@@ -231,12 +217,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// recovered adds the instances that the drivers found.
+// recovered adds the instances that the driver found.
 func (m *Manager) recovered() {
-	for _, d := range m.drivers() {
-		for _, uid := range d.List() {
-			m.runs[uid] = &run{uid: uid, driver: d, found: true}
-		}
+	for _, uid := range m.driver.List() {
+		m.runs[uid] = &run{uid: uid, driven: true, found: true}
 	}
 }
 
@@ -383,8 +367,8 @@ func (m *Manager) stopped(order *schedulerv1.StopOrder) {
 // is left. Without a driver, nothing was created.
 func (m *Manager) end(r *run, grace time.Duration) {
 	r.stop = true
-	if r.driver != nil {
-		r.driver.Stop(r.uid, grace)
+	if r.driven {
+		m.driver.Stop(r.uid, grace)
 		return
 	}
 	m.send(r, &rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "NotHere", Message: "the node has nothing of the instance"})
@@ -396,9 +380,9 @@ func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	if !m.cfg.Outbox.Ack(ack.GetUid(), ack.GetSequence()) || r == nil || r.phase != rikv1alpha1.InstanceTerminated {
 		return
 	}
-	if r.driver != nil {
+	if r.driven {
 		m.forgotten[r.uid] = true
-		r.driver.Forget(r.uid)
+		m.driver.Forget(r.uid)
 	}
 	m.cfg.Objects.Release(r.uid)
 	m.cfg.Outbox.Drop(r.uid)

@@ -63,10 +63,11 @@ func (n *node) boot(cfg instancefake.Config) {
 	cfg.Changed = changed
 	n.driver, n.outbox, n.sent = n.host.Driver(cfg), connection.NewOutbox(), map[string]*schedulerv1.Observation{}
 	n.manager = New(Config{
-		Drivers: map[rikv1alpha1.WorkloadKind]instance.Driver{rikv1alpha1.KindPod: n.driver},
+		Kinds:   []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod},
 		Objects: n.objects, Outbox: n.outbox, Ledger: n.ledger,
 		Allowed: func() { n.allowed++ }, Moved: func() { n.moved++ }, Logger: slog.New(slog.DiscardHandler),
 	})
+	n.manager.Use(n.driver)
 	if err := n.driver.Recover(n.t.Context()); err != nil {
 		n.t.Fatal(err)
 	}
