@@ -2,8 +2,8 @@
 // drivers that run instances: what an instance is on its node, what a driver
 // can be asked, and what it tells.
 //
-// It holds no behavior. The agent (internal/riklet) drives a Driver; the
-// driver for Pods is internal/riklet/runner.
+// It holds no behavior. The agent (internal/riklet) has one Driver for all
+// kinds, which is internal/riklet/runner.
 package instance
 
 import (
@@ -52,10 +52,16 @@ var (
 	ErrLost = errors.New("what was suspended is lost")
 )
 
-// Driver runs instances of one kind. All methods may be called at any time
-// after Recover returned, from any goroutine, and none of them waits for an
-// image, a process or another instance, except the sessions Logs, Exec and Dial.
+// Driver runs the instances of a node. All methods may be called at any time after Recover returned,
+// from any goroutine. None of them waits for an image, a process or another instance, except Run,
+// Suspend, Resume and the sessions Logs, Exec and Dial.
 type Driver interface {
+	Runner
+	Sessions
+}
+
+// Runner creates instances, ends them and reports their states.
+type Runner interface {
 	// Recover reads the durable records, re-attaches to what still runs, undoes
 	// what was left half done, and removes what no record knows. It is called
 	// once, before everything else.
@@ -80,7 +86,10 @@ type Driver interface {
 	Observations() []Observation
 	// Usage measures one instance now.
 	Usage(uid string) (Usage, error)
+}
 
+// Sessions reaches the inside of instances.
+type Sessions interface {
 	// Logs writes a container's log to w until the end, or with Follow until
 	// ctx ends or the instance is gone.
 	Logs(ctx context.Context, uid, container string, options LogOptions, w io.Writer) error

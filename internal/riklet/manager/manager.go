@@ -68,7 +68,7 @@ type Config struct {
 // block, except Run.
 type Manager struct {
 	cfg    Config
-	driver instance.Driver // does not change after Use
+	driver instance.Runner // does not change after Use
 	wake   wakeup.Signal   // set while there is work
 
 	mu     sync.Mutex
@@ -173,7 +173,7 @@ func (m *Manager) HostPorts() []rikv1alpha1.Port {
 
 // Use sets the node's driver. It is called once, before all other methods except Changed. The
 // driver must have recovered before Run is called.
-func (m *Manager) Use(driver instance.Driver) { m.driver = driver }
+func (m *Manager) Use(driver instance.Runner) { m.driver = driver }
 
 // List returns the UIDs of all instances that the driver has.
 func (m *Manager) List() []string {
