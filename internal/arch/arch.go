@@ -41,6 +41,13 @@ var small = []string{"internal/atomicfile", "internal/excerpt", "internal/pause"
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/finalstate", "internal/version"}, small...)
 
+// engine is what every engine of the runner may use: the contract, and no other part of the runner.
+// Thus engines do not know the runner, or each other.
+var engine = []string{
+	"api", "internal/riklet/cgroup", "internal/riklet/instance", "internal/riklet/lifecycle", "internal/riklet/mounts", "internal/riklet/progress",
+	"internal/riklet/runner/command", "internal/riklet/runner/engine", "internal/riklet/runner/spec", "internal/riklet/shim",
+}
+
 // splitterController runs the splitter's decisions. What decides, and the command line that
 // explains decisions, do not need it.
 var splitterController = []string{"internal/multicluster/splitter/controller"}
@@ -74,6 +81,11 @@ var Rules = []Rule{
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},
 	{Under: "internal/riklet", May: shared, MustNot: heavy},
+	{Under: "internal/riklet/runner/engine", May: []string{"api", "internal/riklet/cgroup", "internal/riklet/instance", "internal/riklet/lifecycle", "internal/riklet/netns", "internal/riklet/progress", "internal/riklet/runner/spec", "internal/riklet/shim"}, MustNot: heavy},
+	{Under: "internal/riklet/runner/command", May: []string{"internal/riklet/instance"}, MustNot: heavy},
+	{Under: "internal/riklet/runner/oci", May: append([]string{"internal/riklet/image"}, engine...), MustNot: heavy},
+	{Under: "internal/riklet/runner/process", May: append([]string{"internal/riklet/archive"}, engine...), MustNot: heavy},
+	{Under: "internal/riklet/runner/microvm", May: append([]string{"internal/riklet/disk", "internal/riklet/guest", "internal/riklet/image", "internal/riklet/network/tap", "internal/riklet/vmm"}, engine...), MustNot: heavy},
 	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/riklet/runner"
+	"rik.dev/rik/internal/riklet/runner/microvm"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/firecracker"
 	"rik.dev/rik/internal/riklet/vmm/qemu"
@@ -122,7 +122,7 @@ func (s *stores) Close() error {
 
 // newVM returns what runs microVMs, or nil if the node shall run none. A later probe checks
 // whether they work.
-func (o *Options) newVM(s *stores, log *slog.Logger) (*runner.VM, error) {
+func (o *Options) newVM(s *stores, log *slog.Logger) (*microvm.Config, error) {
 	if s.disks == nil {
 		return nil, nil
 	}
@@ -133,7 +133,7 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*runner.VM, error) {
 		}
 		d, err := firecracker.New(firecracker.Config{
 			Location: o.Firecracker, Kernel: o.Kernel, Initramfs: o.Initramfs,
-			JailDir: o.jailDir(), ProbeDir: runner.MachineDir(o.RunDir), Logger: log,
+			JailDir: o.jailDir(), ProbeDir: microvm.Dir(o.RunDir), Logger: log,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("firecracker: %w", err)
@@ -141,13 +141,13 @@ func (o *Options) newVM(s *stores, log *slog.Logger) (*runner.VM, error) {
 		drivers = append(drivers, d)
 	}
 	if o.VMM != VMMFirecracker {
-		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, ProbeDir: runner.MachineDir(o.RunDir), Logger: log})
+		d, err := qemu.New(qemu.Config{Binary: o.QEMU, Kernel: o.Kernel, Initramfs: o.Initramfs, StateDir: o.StateDir, ProbeDir: microvm.Dir(o.RunDir), Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("qemu: %w", err)
 		}
 		drivers = append(drivers, d)
 	}
-	return &runner.VM{Driver: selector.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
+	return &microvm.Config{Driver: selector.Of(drivers...), Disks: s.disks, Kernel: o.Kernel, Initramfs: o.Initramfs}, nil
 }
 
 // jailsDir is the default directory for Firecracker's jails, in the state directory. It is on
@@ -182,7 +182,7 @@ func (o *Options) removeJailDir() error {
 }
 
 // probe returns a function that checks whether microVMs work on this machine.
-func probe(vm *runner.VM, log *slog.Logger) func(context.Context) error {
+func probe(vm *microvm.Config, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := vm.Driver.Probe(ctx)
 		if err == nil {

@@ -23,6 +23,8 @@ import (
 	"rik.dev/rik/internal/riklet/network"
 	"rik.dev/rik/internal/riklet/nodelock"
 	"rik.dev/rik/internal/riklet/runner"
+	"rik.dev/rik/internal/riklet/runner/microvm"
+	"rik.dev/rik/internal/riklet/runner/oci"
 	"rik.dev/rik/internal/riklet/signals"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/version"
@@ -120,7 +122,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 		Network:        o.network(ctx),
 		Images:         collector{s},
 		RuntimeVersion: runtimeVersion(ctx, o.Runc),
-		Runtimes:       append([]string{runner.DefaultRuntime}, slices.Sorted(maps.Keys(o.Runtimes))...),
+		Runtimes:       append([]string{oci.DefaultRuntime}, slices.Sorted(maps.Keys(o.Runtimes))...),
 		Version:        version.Version,
 		Logger:         log,
 	}
@@ -132,7 +134,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 }
 
 // drives returns the driver of the node and the kinds of workload that it runs.
-func (o *Options) drives(s *stores, vm *runner.VM, log *slog.Logger) riklet.Drives {
+func (o *Options) drives(s *stores, vm *microvm.Config, log *slog.Logger) riklet.Drives {
 	d := riklet.Drives{
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp},
 		Make:  func(h riklet.Host) (instance.Driver, error) { return o.newPods(h, s, vm) },
@@ -168,7 +170,7 @@ func (o *Options) networkConfig() network.Config {
 	}
 }
 
-func (o *Options) newPods(h riklet.Host, s *stores, vm *runner.VM) (*runner.Driver, error) {
+func (o *Options) newPods(h riklet.Host, s *stores, vm *microvm.Config) (*runner.Driver, error) {
 	return runner.New(runner.Config{
 		Root: filepath.Join(h.StateDir, "pods"), Run: h.RunDir,
 		Runc: o.Runc, AllowOldRunc: o.AllowOldRunc, Shim: o.Shim, Runtimes: o.Runtimes,

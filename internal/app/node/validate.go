@@ -16,7 +16,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/monitor"
-	"rik.dev/rik/internal/riklet/runner"
+	"rik.dev/rik/internal/riklet/runner/oci"
 )
 
 // validateName sets the default name of the node, which is the host name.
@@ -105,8 +105,8 @@ func (o *Options) validateRuntimes() []error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(o.Runtimes)) {
 		path := o.Runtimes[name]
-		if len(validation.IsDNS1123Label(name)) > 0 || name == runner.DefaultRuntime {
-			problems = append(problems, usagef("--runtime %s=%s: %q is no name for a further runtime: use a-z, 0-9 and -, and --runc for %s", name, path, name, runner.DefaultRuntime))
+		if len(validation.IsDNS1123Label(name)) > 0 || name == oci.DefaultRuntime {
+			problems = append(problems, usagef("--runtime %s=%s: %q is no name for a further runtime: use a-z, 0-9 and -, and --runc for %s", name, path, name, oci.DefaultRuntime))
 		}
 		if err := runnable(path); err != nil {
 			problems = append(problems, fmt.Errorf("--runtime %s=%s: %w; name an OCI runtime by its whole path", name, path, err))

@@ -16,11 +16,10 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/microvm"
+	"rik.dev/rik/internal/riklet/runner/oci"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 )
-
-// Images is the part of the node's image store that a Driver uses. *image.Store implements it.
-type Images = ociImages
 
 // Clock supplies the time for back-offs, probes and grace periods.
 type Clock interface {
@@ -52,14 +51,14 @@ type Config struct {
 	Shim string
 	// Runtimes maps the runtime names of templates to the paths of more OCI runtimes.
 	Runtimes map[string]string
-	Images   Images
+	Images   oci.Images
 	Objects  instance.Objects
 	// Archives supplies the files of Apps. If it is nil, the node runs no Apps.
 	Archives archive.Store
 	// AllowRootApps allows Apps to run as root if they request it.
 	AllowRootApps bool
 	// VM configures microVMs. If it is nil, the node runs no microVMs.
-	VM *VM
+	VM *microvm.Config
 	// Network attaches instances to the network and assigns their addresses. If it is nil,
 	// instances have only their loopback device.
 	Network instance.Network
@@ -95,7 +94,6 @@ type Config struct {
 
 // Default values of a Config.
 const (
-	DefaultRuntime      = "runc"
 	DefaultCgroupParent = "/rik"
 	startsPerProcessor  = 4
 )
@@ -143,7 +141,7 @@ func (c Config) withDefaults() Config {
 		c.Clock = systemClock{}
 	}
 	if c.Runc == "" {
-		c.Runc = DefaultRuntime
+		c.Runc = oci.DefaultRuntime
 	}
 	if c.CgroupParent == "" {
 		c.CgroupParent = DefaultCgroupParent

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/microvm"
 )
 
 // TestSocketsFit: a run directory of the longest length that Validate accepts has room for each
@@ -14,7 +15,7 @@ func TestSocketsFit(t *testing.T) {
 	run := "/" + strings.Repeat("r", maxSocketPath-socketRoom-1)
 	uid := strings.Repeat("u", engine.MaxUID)
 	p := engine.Paths{Run: run}
-	for _, path := range []string{p.Socket(uid), GuestSocket(p, uid)} {
+	for _, path := range []string{p.Socket(uid), microvm.GuestSocket(p, uid)} {
 		if len(path) > maxSocketPath {
 			t.Errorf("the socket %s needs %d bytes, the limit is %d", path[len(run):], len(path), maxSocketPath)
 		}

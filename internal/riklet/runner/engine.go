@@ -7,6 +7,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/microvm"
+	"rik.dev/rik/internal/riklet/runner/oci"
+	"rik.dev/rik/internal/riklet/runner/process"
 	"rik.dev/rik/internal/riklet/runner/spec"
 )
 
@@ -14,9 +17,9 @@ import (
 func newEngines(d *Driver) []*engine.Engine {
 	h := engineHost{d}
 	return []*engine.Engine{
-		newOCIEngine(h, d.paths, ociConfig{Images: d.cfg.Images, Runc: d.cfg.Runc, Runtimes: d.cfg.Runtimes}),
-		newProcessEngine(h, d.cfg.Archives, d.cfg.AllowRootApps),
-		newVMEngine(h, d.cfg.Images, d.cfg.VM),
+		oci.New(h, d.paths, oci.Config{Images: d.cfg.Images, Runc: d.cfg.Runc, Runtimes: d.cfg.Runtimes}),
+		process.New(h, d.cfg.Archives, d.cfg.AllowRootApps),
+		microvm.New(h, d.cfg.Images, d.cfg.VM),
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/oci"
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
@@ -131,7 +132,7 @@ func TestPrivilegedFault13RootsAreNotShared(t *testing.T) {
 
 // slowImages delays the pulls of one reference.
 type slowImages struct {
-	Images
+	oci.Images
 	slow    string
 	release chan struct{}
 }
@@ -464,7 +465,7 @@ func TestPrivilegedOldRuncIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if err := d.Recover(t.Context()); !errors.Is(err, ErrOldRunc) || !strings.Contains(err.Error(), "1.1.5") {
-		t.Errorf("Recover() = %v, want %v", err, ErrOldRunc)
+	if err := d.Recover(t.Context()); !errors.Is(err, oci.ErrOldRunc) || !strings.Contains(err.Error(), "1.1.5") {
+		t.Errorf("Recover() = %v, want %v", err, oci.ErrOldRunc)
 	}
 }

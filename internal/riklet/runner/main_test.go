@@ -22,6 +22,7 @@ import (
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/image/unpack"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/microvm"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/testkit/interrupt"
 	"rik.dev/rik/internal/testkit/ociimage"
@@ -129,8 +130,8 @@ type node struct {
 	cfg     Config
 	objects *objects
 	images  *image.Store
-	network *network // nil: none
-	vm      *VM      // without its disks, which are opened with the images; nil: none
+	network *network        // nil: none
+	vm      *microvm.Config // without its disks, which are opened with the images; nil: none
 	driver  *Driver
 	end     func()
 	// closeStores closes the stores with which the driver was opened.

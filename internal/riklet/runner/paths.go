@@ -1,6 +1,11 @@
 package runner
 
-import "rik.dev/rik/internal/riklet/runner/engine"
+import (
+	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/microvm"
+	"rik.dev/rik/internal/riklet/runner/oci"
+	"rik.dev/rik/internal/riklet/runner/process"
+)
 
 // supervisors is the cgroup of all supervisors. It cannot clash with a UID, because no UID has an
 // underscore.
@@ -11,13 +16,8 @@ func (d *Driver) cgroup(uid string) string { return d.cfg.CgroupParent + "/" + u
 // recordsFile is the file of the instances' records in Config.Root.
 const recordsFile = "pods.db"
 
-// Names of directories in Config.Run.
-const (
-	runRuntimes = "runtimes"
-	runVMs      = "vm"
-	runApp      = "app"
-)
-
 // RunNames returns the names that a driver creates in Config.Run. With them, a run directory can
 // be distinguished from a directory of another program.
-func RunNames() []string { return []string{engine.Instances, runRuntimes, runVMs, runApp} }
+func RunNames() []string {
+	return []string{engine.Instances, oci.RunDirectory, microvm.RunDirectory, process.RunDirectory}
+}

@@ -21,6 +21,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/oci"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/state"
@@ -67,7 +68,7 @@ const recoverAtOnce = 32
 // settle examines the node and creates the driver's own directories and cgroups.
 func (d *Driver) settle(ctx context.Context) (err error) {
 	if !d.cfg.AllowOldRunc {
-		if err := checkRunc(ctx, d.cfg.Runc); err != nil {
+		if err := oci.CheckRunc(ctx, d.cfg.Runc); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/oci"
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
@@ -105,7 +106,7 @@ func TestPrivilegedDevicesOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
-	devices, err := Devices("/dev")
+	devices, err := oci.Devices("/dev")
 	if err != nil || len(devices) == 0 {
 		t.Skipf("the node has no devices: %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/runner/engine"
+	"rik.dev/rik/internal/riklet/runner/microvm"
 	"rik.dev/rik/internal/riklet/shim"
 )
 
@@ -197,7 +198,7 @@ func bombs(t *testing.T, n *node, uid string) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	for range 3 { // the guest init still has a share of the processor
-		if err := guest.New(shim.GuestOpener(GuestSocket(n.driver.paths, uid))).Health(ctx); err != nil {
+		if err := guest.New(shim.GuestOpener(microvm.GuestSocket(n.driver.paths, uid))).Health(ctx); err != nil {
 			t.Error(err)
 		}
 	}
@@ -388,13 +389,13 @@ func TestPrivilegedHostileStillGuestIsEndedAfterAStart(t *testing.T) {
 	m.post(func() { given <- m.shim })
 	node, supervisor := n.driver.node(), <-given
 	node.HealthTimeout = timeout
-	EndIfSilent(t.Context(), node, "u1", supervisor)
+	microvm.EndIfSilent(t.Context(), node, "u1", supervisor)
 	if s := n.status("u1"); s.Containers[0].RestartCount != 0 || len(n.vmms("u1")) == 0 {
 		t.Fatalf("a guest that answers was ended: %+v", s)
 	}
 	n.freeze("u1")
 	node.HealthTimeout = 100 * time.Millisecond
-	EndIfSilent(t.Context(), node, "u1", supervisor)
+	microvm.EndIfSilent(t.Context(), node, "u1", supervisor)
 	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool { return s.Containers[0].RestartCount == 1 })
 	n.stop("u1", time.Second)
 }

@@ -15,6 +15,7 @@ import (
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/runner/microvm"
 	"rik.dev/rik/internal/riklet/shim/launch"
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/riklet/vmm/qemu"
@@ -43,15 +44,15 @@ func newNodeOf(t *testing.T, driver string) *node {
 }
 
 // openVM returns the VM configuration of a node in dir, without its disks.
-func openVM(dir, driver string) (*VM, error) {
+func openVM(dir, driver string) (*microvm.Config, error) {
 	if driver != qemuName {
 		kernel := filepath.Join(dir, "kernel")
 		err := os.WriteFile(kernel, []byte("of no guest"), 0o644) //nolint:gosec // the double's user reads it
-		return &VM{Driver: vmmfake.Driver{Program: tools.vmm}, Kernel: kernel, Initramfs: kernel}, err
+		return &microvm.Config{Driver: vmmfake.Driver{Program: tools.vmm}, Kernel: kernel, Initramfs: kernel}, err
 	}
 	d, err := qemuDriver()
 	kernel, initramfs := guestFiles()
-	return &VM{Driver: d, Kernel: kernel, Initramfs: initramfs}, err
+	return &microvm.Config{Driver: d, Kernel: kernel, Initramfs: initramfs}, err
 }
 
 func guestFiles() (kernel, initramfs string) {

@@ -1,4 +1,10 @@
-package runner
+// Package oci is the engine for Pods: it runs containers with an OCI runtime, on the node's own
+// kernel.
+//
+// It owns the volumes, the root file systems and the bundles of containers, and the calls of
+// runtimes. Its main types are pods, which is the engine, attempt, which is one start of a
+// container, and program, which is a runtime.
+package oci
 
 import (
 	"context"
@@ -21,9 +27,8 @@ import (
 	"rik.dev/rik/internal/riklet/shim"
 )
 
-// ociImages is the part of the node's image store that OCI containers use. *image.Store implements
-// it.
-type ociImages interface {
+// Images is the part of the node's image store that the engine uses. *image.Store implements it.
+type Images interface {
 	Pull(ctx context.Context, request image.PullRequest) (*image.Image, error)
 	Mount(ctx context.Context, id string, img *image.Image) (rootfs string, err error)
 	Unmount(ctx context.Context, id string, keepWritable bool) error
@@ -33,25 +38,25 @@ type ociImages interface {
 	Written(id string) string
 }
 
-// ociConfig says how a node runs OCI containers.
-type ociConfig struct {
-	Images ociImages
+// Config configures the engine. Images and Runc are required.
+type Config struct {
+	Images Images
 	// Runc is the default OCI runtime.
 	Runc string
 	// Runtimes maps the runtime names of templates to the paths of more OCI runtimes.
 	Runtimes map[string]string
 }
 
-// ociEngine runs containers with an OCI runtime, on the node's own kernel.
-type ociEngine struct {
+// pods is the engine.
+type pods struct {
 	host engine.Host
-	cfg  ociConfig
-	dirs ociPaths
+	cfg  Config
+	dirs paths
 }
 
-// newOCIEngine returns the engine for Pods. paths are the host's.
-func newOCIEngine(host engine.Host, paths engine.Paths, cfg ociConfig) *engine.Engine {
-	e := &ociEngine{host, cfg, ociPaths{paths}}
+// New returns the engine. places are the host's paths.
+func New(host engine.Host, places engine.Paths, cfg Config) *engine.Engine {
+	e := &pods{host, cfg, paths{places}}
 	directories := []string{}
 	for _, r := range e.runtimes() {
 		directories = append(directories, r.root)
@@ -67,13 +72,13 @@ func newOCIEngine(host engine.Host, paths engine.Paths, cfg ociConfig) *engine.E
 	}
 }
 
-func (e *ociEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
+func (e *pods) Validate(t rikv1alpha1.InstanceTemplate) error {
 	_, err := e.runtimeOf(t.Runtime)
 	return err
 }
 
 // Prepare returns the step that creates the sources of the containers' mounts.
-func (e *ociEngine) Prepare(s *engine.Sandbox) engine.Preparation {
+func (e *pods) Prepare(s *engine.Sandbox) engine.Preparation {
 	return engine.Preparation{Storage: lifecycle.Step{
 		Name: "volumes",
 		Do:   func(ctx context.Context) error { return e.volumes(ctx, s.Instance) },
@@ -81,8 +86,8 @@ func (e *ociEngine) Prepare(s *engine.Sandbox) engine.Preparation {
 	}}
 }
 
-func (e *ociEngine) Container(a *engine.Attempt) engine.Steps {
-	o := &ociFill{Attempt: a, e: e}
+func (e *pods) Container(a *engine.Attempt) engine.Steps {
+	o := &attempt{Attempt: a, e: e}
 	return engine.Steps{
 		Image:  lifecycle.Step{Do: o.pull},
 		Rootfs: lifecycle.Step{Do: o.mount, Undo: o.unmount},
@@ -92,7 +97,7 @@ func (e *ociEngine) Container(a *engine.Attempt) engine.Steps {
 }
 
 // Traces lists the containers that have a root file system or a runtime state.
-func (e *ociEngine) Traces() ([]string, error) {
+func (e *pods) Traces() ([]string, error) {
 	ids, err := e.cfg.Images.Mounted()
 	if err != nil {
 		err = fmt.Errorf("listing mounted images: %w", err)
@@ -103,9 +108,9 @@ func (e *ociEngine) Traces() ([]string, error) {
 	return ids, err
 }
 
-func (*ociEngine) Find(string, []shim.Container) engine.Found { return engine.Found{Whole: true} }
+func (*pods) Find(string, []shim.Container) engine.Found { return engine.Found{Whole: true} }
 
-func (e *ociEngine) Written(in instance.Instance) []string {
+func (e *pods) Written(in instance.Instance) []string {
 	places := []string{e.dirs.diskVolume(in.UID, "")}
 	for _, c := range engine.Containers(in.Template) {
 		places = append(places, e.cfg.Images.Written(engine.ContainerID(in.UID, c.Name)))
@@ -115,11 +120,11 @@ func (e *ociEngine) Written(in instance.Instance) []string {
 
 // RemoveWritten removes the volumes. The step rootfs has removed what the containers wrote over
 // their images.
-func (e *ociEngine) RemoveWritten(uid string) error {
+func (e *pods) RemoveWritten(uid string) error {
 	return mounts.RemoveAll(e.dirs.diskVolume(uid, ""))
 }
 
-func (e *ociEngine) Signal(ctx context.Context, client *shim.Client, in instance.Instance, container string, s syscall.Signal) error {
+func (e *pods) Signal(ctx context.Context, client *shim.Client, in instance.Instance, container string, s syscall.Signal) error {
 	r, err := e.runtimeOf(in.Template.Runtime)
 	if err != nil {
 		return err
@@ -132,11 +137,11 @@ func (e *ociEngine) Signal(ctx context.Context, client *shim.Client, in instance
 	return r.kill(ctx, engine.ContainerID(in.UID, container), s)
 }
 
-func (*ociEngine) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
+func (*pods) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
 	return r.DialNetwork(ctx, port)
 }
 
-func (e *ociEngine) Refresh(ctx context.Context, in instance.Instance, volumes []rikv1alpha1.Volume) error {
+func (e *pods) Refresh(ctx context.Context, in instance.Instance, volumes []rikv1alpha1.Volume) error {
 	var errs []error
 	for _, v := range volumes {
 		errs = append(errs, e.volume(ctx, in, v))
@@ -145,7 +150,7 @@ func (e *ociEngine) Refresh(ctx context.Context, in instance.Instance, volumes [
 }
 
 // Hold freezes or thaws the containers' cgroups.
-func (e *ociEngine) Hold(ctx context.Context, in instance.Instance, containers []string, held bool) error {
+func (e *pods) Hold(ctx context.Context, in instance.Instance, containers []string, held bool) error {
 	r, err := e.runtimeOf(in.Template.Runtime)
 	if err != nil {
 		return err
@@ -157,39 +162,45 @@ func (e *ociEngine) Hold(ctx context.Context, in instance.Instance, containers [
 	return errors.Join(errs...)
 }
 
-func (*ociEngine) Usage(engine.Running) *instance.VMUsage { return nil }
+func (*pods) Usage(engine.Running) *instance.VMUsage { return nil }
 
-// ociPaths are the places of the files that only OCI containers have.
-type ociPaths struct{ engine.Paths }
+// DefaultRuntime is the name of the default OCI runtime.
+const DefaultRuntime = "runc"
 
-func (p ociPaths) shared(uid string) string { return filepath.Join(p.RunDir(uid), "shm") }
+// RunDirectory is the directory in Paths.Run for the states of runtimes.
+const RunDirectory = "runtimes"
 
-func (p ociPaths) memoryVolume(uid, name string) string {
+// paths are the places of the files that only OCI containers have.
+type paths struct{ engine.Paths }
+
+func (p paths) shared(uid string) string { return filepath.Join(p.RunDir(uid), "shm") }
+
+func (p paths) memoryVolume(uid, name string) string {
 	return filepath.Join(p.RunDir(uid), "volumes", name)
 }
 
-func (p ociPaths) diskVolume(uid, name string) string {
+func (p paths) diskVolume(uid, name string) string {
 	return filepath.Join(p.RootDir(uid), "volumes", name)
 }
 
-func (p ociPaths) subPaths(uid, container string) string {
+func (p paths) subPaths(uid, container string) string {
 	return filepath.Join(p.RunDir(uid), "subpaths", container)
 }
 
 // runtimeRoot is the directory in which a runtime keeps the state of its containers.
-func (p ociPaths) runtimeRoot(runtime string) string {
-	return filepath.Join(p.Run, runRuntimes, runtime)
+func (p paths) runtimeRoot(runtime string) string {
+	return filepath.Join(p.Run, RunDirectory, runtime)
 }
 
-// ociFill is an attempt to start a container with an OCI runtime.
-type ociFill struct {
+// attempt is an attempt to start a container with an OCI runtime.
+type attempt struct {
 	*engine.Attempt
-	e      *ociEngine
+	e      *pods
 	image  *image.Image
 	rootfs string
 }
 
-func (f *ociFill) pull(ctx context.Context) error {
+func (f *attempt) pull(ctx context.Context) error {
 	auth, err := f.e.host.PullSecret(ctx, f.Instance)
 	if err != nil {
 		return err
@@ -203,16 +214,16 @@ func (f *ociFill) pull(ctx context.Context) error {
 	return err
 }
 
-func (f *ociFill) mount(ctx context.Context) (err error) {
+func (f *attempt) mount(ctx context.Context) (err error) {
 	f.rootfs, err = f.e.cfg.Images.Mount(ctx, f.ID(), f.image)
 	return err
 }
 
-func (f *ociFill) unmount(ctx context.Context) error {
+func (f *attempt) unmount(ctx context.Context) error {
 	return f.e.cfg.Images.Unmount(ctx, f.ID(), false)
 }
 
-func (f *ociFill) bundle(ctx context.Context) error {
+func (f *attempt) bundle(ctx context.Context) error {
 	node, uid := f.Node, f.Instance.UID
 	name := userOf(f.Container, f.image)
 	identity, err := spec.LookUp(f.rootfs, name)
@@ -258,7 +269,7 @@ func (f *ociFill) bundle(ctx context.Context) error {
 	return os.WriteFile(filepath.Join(f.BundleDir(), "config.json"), data, 0o600)
 }
 
-func (f *ociFill) removeBundle(ctx context.Context) error {
+func (f *attempt) removeBundle(ctx context.Context) error {
 	if err := mounts.UnmountAndRemove(f.e.dirs.subPaths(f.Instance.UID, f.Container.Name)); err != nil {
 		return err
 	}
@@ -272,7 +283,7 @@ func userOf(c rikv1alpha1.Container, img *image.Image) string {
 	return img.Config.User
 }
 
-func (f *ociFill) start(ctx context.Context) error {
+func (f *attempt) start(ctx context.Context) error {
 	r, err := f.e.runtimeOf(f.Instance.Template.Runtime)
 	if err != nil {
 		return err
@@ -288,7 +299,7 @@ func (f *ociFill) start(ctx context.Context) error {
 }
 
 // delete ends and removes the container, in every runtime that may have it.
-func (f *ociFill) delete(ctx context.Context) error {
+func (f *attempt) delete(ctx context.Context) error {
 	throttled := f.Node.Cgroups.Unthrottle(f.Cgroup()) // a runtime waits a limited time
 	for _, r := range f.e.runtimes() {
 		if err := r.delete(ctx, f.ID()); err != nil {

@@ -1,4 +1,4 @@
-package runner
+package oci
 
 import (
 	"context"
@@ -27,7 +27,7 @@ import (
 const sharedMemoryBytes = 64 << 20
 
 // volumes creates the sources of an instance's volumes.
-func (e *ociEngine) volumes(ctx context.Context, in instance.Instance) error {
+func (e *pods) volumes(ctx context.Context, in instance.Instance) error {
 	err := mounts.Tmpfs(e.dirs.shared(in.UID), "mode=1777", sharedMemoryBytes, unix.MS_NOEXEC)
 	if err != nil {
 		return err
@@ -40,7 +40,7 @@ func (e *ociEngine) volumes(ctx context.Context, in instance.Instance) error {
 	return nil
 }
 
-func (e *ociEngine) volume(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) error {
+func (e *pods) volume(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) error {
 	switch {
 	case v.EmptyDir != nil && v.EmptyDir.InMemory:
 		return mounts.Tmpfs(e.dirs.memoryVolume(in.UID, v.Name), "mode=0777", memoryVolumeBytes(in.Template, v.EmptyDir.SizeLimitBytes), 0)
@@ -92,12 +92,12 @@ func hostPath(v rikv1alpha1.HostPathVolume) error {
 
 // removeVolumes unmounts everything that is mounted for an instance. The step "directories"
 // removes the instance's own directories. A hostPath stays.
-func (e *ociEngine) removeVolumes(uid string) error {
+func (e *pods) removeVolumes(uid string) error {
 	return mounts.UnmountInside(e.dirs.RunDir(uid))
 }
 
 // objectVolume writes the keys of a ConfigMap or Secret as files.
-func (e *ociEngine) objectVolume(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) error {
+func (e *pods) objectVolume(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) error {
 	files, mode, err := e.host.Files(ctx, in, v)
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func digest(files map[string][]byte, mode fs.FileMode) string {
 }
 
 // mountsOf prepares the sources of a container's volume mounts.
-func (e *ociEngine) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]spec.Mount, error) {
+func (e *pods) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]spec.Mount, error) {
 	var list []spec.Mount
 	for i, vm := range c.VolumeMounts {
 		at := slices.IndexFunc(in.Template.Volumes, func(v rikv1alpha1.Volume) bool { return v.Name == vm.Name })
@@ -220,7 +220,7 @@ func (e *ociEngine) mountsOf(in instance.Instance, c rikv1alpha1.Container) ([]s
 	return list, nil
 }
 
-func (e *ociEngine) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alpha1.VolumeMount) (spec.Mount, error) {
+func (e *pods) mountOf(in instance.Instance, v rikv1alpha1.Volume, vm rikv1alpha1.VolumeMount) (spec.Mount, error) {
 	m := spec.Mount{Destination: filepath.Clean("/" + vm.MountPath), ReadOnly: vm.ReadOnly}
 	switch {
 	case v.EmptyDir != nil && !v.EmptyDir.InMemory:

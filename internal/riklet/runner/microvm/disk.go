@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"context"
@@ -28,13 +28,13 @@ type diskNote struct {
 	Bytes int64  // size of the file
 }
 
-func (p vmPaths) diskNoteFile(uid string) string {
+func (p paths) diskNoteFile(uid string) string {
 	return filepath.Join(p.RootDir(uid), "scratch.json")
 }
 
 // keptDisk returns the note of the instance's writable disk. The error is the reason why there is
 // no disk that a guest could try to mount.
-func (p vmPaths) keptDisk(uid string) (diskNote, error) {
+func (p paths) keptDisk(uid string) (diskNote, error) {
 	var note diskNote
 	info, err := os.Stat(p.scratch(uid))
 	if err == nil {
@@ -52,7 +52,7 @@ func (p vmPaths) keptDisk(uid string) (diskNote, error) {
 }
 
 // useDisk uses the existing disk, or creates one. A snapshot already has its disk.
-func (v *vmBuild) useDisk(ctx context.Context) error {
+func (v *sandbox) useDisk(ctx context.Context) error {
 	note, why := v.dirs.keptDisk(v.Instance.UID)
 	if why != nil && !v.Restore {
 		return v.newDisk(ctx, why)
@@ -62,7 +62,7 @@ func (v *vmBuild) useDisk(ctx context.Context) error {
 }
 
 // newDisk replaces the writable disk by an empty one.
-func (v *vmBuild) newDisk(ctx context.Context, why error) error {
+func (v *sandbox) newDisk(ctx context.Context, why error) error {
 	d, uid := v.dirs, v.Instance.UID
 	if err := removeFiles(d.diskNoteFile(uid)); err != nil {
 		return err
@@ -88,13 +88,13 @@ func (v *vmBuild) newDisk(ctx context.Context, why error) error {
 
 // mayBootAgain reports whether another boot may help after err. If a guest cannot use an empty
 // disk either, the disk is not the problem.
-func (v *vmBuild) mayBootAgain(err error) bool {
+func (v *sandbox) mayBootAgain(err error) bool {
 	return errors.Is(err, errVMMEnded) || errors.Is(err, guest.ErrDisk) && !v.replaced
 }
 
 // bootAgain boots the machine again after err. If the guest could not use its disk, the machine
 // gets an empty one.
-func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
+func (v *sandbox) bootAgain(ctx context.Context, err error) error {
 	log := v.node.Logger.With("instance", v.Instance.UID, "err", err)
 	if clearErr := v.clear(ctx); clearErr != nil {
 		return clearErr
@@ -112,12 +112,12 @@ func (v *vmBuild) bootAgain(ctx context.Context, err error) error {
 }
 
 // Written returns the writable disk. It contains everything that the instance writes.
-func (e *vmEngine) Written(in instance.Instance) []string {
+func (e *machines) Written(in instance.Instance) []string {
 	return []string{e.paths().scratch(in.UID)}
 }
 
 // RemoveWritten removes the writable disk with its note.
-func (e *vmEngine) RemoveWritten(uid string) error {
+func (e *machines) RemoveWritten(uid string) error {
 	return errors.Join(removeFiles(e.paths().scratch(uid)), removeFiles(e.paths().diskNoteFile(uid)))
 }
 

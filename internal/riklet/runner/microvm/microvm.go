@@ -1,4 +1,10 @@
-package runner
+// Package microvm is the engine for Functions, and for Pods with the isolation MicroVM: it runs all
+// containers of an instance in one virtual machine.
+//
+// It owns the disks, the VMM and the snapshots of machines, and the conversation with the guest
+// init. Its main types are machines, which is the engine, sandbox, which is one creation of a
+// machine, and attempt, which is one start of a container in a guest.
+package microvm
 
 import (
 	"context"
@@ -25,32 +31,31 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// VM configures how a node runs microVMs.
-type VM struct {
+// Config configures how a node runs microVMs. All fields are required.
+type Config struct {
 	Driver vmm.Driver
 	Disks  disk.Store
 	// Kernel and Initramfs are paths of files that every user may read.
 	Kernel, Initramfs string
 }
 
-// vmImages is the part of the node's image store that microVMs use.
-type vmImages interface {
+// Images is the part of the node's image store that the engine uses. *image.Store implements it.
+type Images interface {
 	Pull(ctx context.Context, request image.PullRequest) (*image.Image, error)
 }
 
-// vmEngine runs an instance's containers in a virtual machine. All containers share one VM. Each
-// image has one disk, and one writable disk is below all root file systems.
-type vmEngine struct {
+// machines is the engine. All containers of an instance share one machine. Each image has one disk,
+// and one writable disk is below all root file systems.
+type machines struct {
 	host   engine.Host
-	images vmImages
-	vm     *VM           // nil: the node runs no microVMs
+	images Images
+	vm     *Config       // nil: the node runs no microVMs
 	boots  chan struct{} // limits how many microVMs boot at the same time
 }
 
-// newVMEngine returns the engine for Functions and for Pods in microVMs. If vm is nil, the node
-// runs no microVMs.
-func newVMEngine(host engine.Host, images vmImages, vm *VM) *engine.Engine {
-	e := &vmEngine{host: host, images: images, vm: vm, boots: make(chan struct{}, runtime.NumCPU())}
+// New returns the engine. If vm is nil, the node runs no microVMs.
+func New(host engine.Host, images Images, vm *Config) *engine.Engine {
+	e := &machines{host: host, images: images, vm: vm, boots: make(chan struct{}, runtime.NumCPU())}
 	return &engine.Engine{
 		Runs:    func(t rikv1alpha1.InstanceTemplate) bool { return t.Kind != rikv1alpha1.KindApp && t.Virtual() },
 		Builder: e, Sessions: e, Snapshots: e, Health: e,
@@ -61,26 +66,26 @@ func newVMEngine(host engine.Host, images vmImages, vm *VM) *engine.Engine {
 	}
 }
 
-// errNoMicroVMs is returned on a node that does not run microVMs. Such a node may still have
+// ErrNone is returned on a node that does not run microVMs. Such a node may still have
 // microVMs from an earlier configuration.
-var errNoMicroVMs = errors.New("this node does not run microVMs: start its riklet without --vmm=none")
+var ErrNone = errors.New("this node does not run microVMs: start its riklet without --vmm=none")
 
-func (e *vmEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
+func (e *machines) Validate(t rikv1alpha1.InstanceTemplate) error {
 	if e.vm == nil {
-		return errNoMicroVMs
+		return ErrNone
 	}
 	return validateVM(t)
 }
 
 // Prepare returns the step for what outlives a machine, because a machine that is replaced keeps
 // its disks, and the steps that start the machine.
-func (e *vmEngine) Prepare(s *engine.Sandbox) engine.Preparation {
+func (e *machines) Prepare(s *engine.Sandbox) engine.Preparation {
 	if e.vm == nil { // this node may have run microVMs before
 		return engine.Preparation{Sandbox: []lifecycle.Step{
 			{Name: "machine", Undo: func(context.Context) error { return e.removeVMDir(s.Instance.UID) }},
 		}}
 	}
-	v := &vmBuild{Sandbox: s, e: e, node: e.host.Node(), dirs: e.paths()}
+	v := &sandbox{Sandbox: s, e: e, node: e.host.Node(), dirs: e.paths()}
 	p := engine.Preparation{Storage: lifecycle.Step{
 		Name: "disks", Undo: func(context.Context) error { return e.vm.Disks.Release(s.Instance.UID) },
 	}}
@@ -93,8 +98,8 @@ func (e *vmEngine) Prepare(s *engine.Sandbox) engine.Preparation {
 	return p
 }
 
-func (e *vmEngine) Container(a *engine.Attempt) engine.Steps {
-	v := &vmFill{Attempt: a, e: e}
+func (e *machines) Container(a *engine.Attempt) engine.Steps {
+	v := &attempt{Attempt: a, e: e}
 	return engine.Steps{
 		Image:  lifecycle.Step{Do: v.recall},
 		Bundle: lifecycle.Step{Do: v.bundle, Undo: a.RemoveBundle},
@@ -103,7 +108,7 @@ func (e *vmEngine) Container(a *engine.Attempt) engine.Steps {
 }
 
 // Traces lists the instances that have a VMM directory or a disk.
-func (e *vmEngine) Traces() ([]string, error) {
+func (e *machines) Traces() ([]string, error) {
 	if e.vm == nil {
 		return nil, nil
 	}
@@ -120,12 +125,12 @@ func (e *vmEngine) Traces() ([]string, error) {
 	return ids, err
 }
 
-func (*vmEngine) Signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
+func (*machines) Signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
 	return client.Signal(ctx, container, s)
 }
 
 // Find checks whether a supervisor that was found still has a running VMM.
-func (e *vmEngine) Find(uid string, seen []shim.Container) engine.Found {
+func (e *machines) Find(uid string, seen []shim.Container) engine.Found {
 	note, err := e.note(uid)
 	if err != nil {
 		return engine.Found{}
@@ -135,18 +140,18 @@ func (e *vmEngine) Find(uid string, seen []shim.Container) engine.Found {
 }
 
 // guest returns a client for the instance's guest. The guest may be unreachable.
-func (e *vmEngine) guest(uid string) guest.Guest {
+func (e *machines) guest(uid string) guest.Guest {
 	return guest.New(shim.GuestOpener(GuestSocket(e.host.Node().Paths, uid)))
 }
 
-func (e *vmEngine) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
+func (e *machines) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
 	if r.PID == 0 {
 		return nil, instance.ErrNotRunning
 	}
 	return e.guest(r.Instance.UID).Dial(ctx, port)
 }
 
-func (e *vmEngine) Refresh(ctx context.Context, in instance.Instance, volumes []rikv1alpha1.Volume) error {
+func (e *machines) Refresh(ctx context.Context, in instance.Instance, volumes []rikv1alpha1.Volume) error {
 	var errs []error
 	for _, v := range volumes {
 		projected, err := e.projected(ctx, in, v)
@@ -158,9 +163,9 @@ func (e *vmEngine) Refresh(ctx context.Context, in instance.Instance, volumes []
 	return errors.Join(errs...)
 }
 
-func (*vmEngine) EndStrays(string, []string) {} // the guest ends commands with their connection
+func (*machines) EndStrays(string, []string) {} // the guest ends commands with their connection
 
-func (e *vmEngine) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
+func (e *machines) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
 	process := guest.Process{Container: name, Exec: true, Argv: o.Command, TTY: o.TTY}
 	if o.TTY {
 		process.Env = []string{command.DefaultTerm} // the container's TERM wins
@@ -213,9 +218,9 @@ const vmTimeout = 30 * time.Second
 
 // Hold pauses or resumes the machine. After a resume, it sends the guest its identity and the
 // time.
-func (e *vmEngine) Hold(ctx context.Context, in instance.Instance, _ []string, held bool) error {
+func (e *machines) Hold(ctx context.Context, in instance.Instance, _ []string, held bool) error {
 	if e.vm == nil {
-		return errNoMicroVMs
+		return ErrNone
 	}
 	note, err := e.note(in.UID)
 	if err != nil {
@@ -246,29 +251,32 @@ func (e *vmEngine) Hold(ctx context.Context, in instance.Instance, _ []string, h
 	return err
 }
 
-// vmPaths are the places of the files that only microVMs have.
-type vmPaths struct{ engine.Paths }
+// paths are the places of the files that only microVMs have.
+type paths struct{ engine.Paths }
 
-func (e *vmEngine) paths() vmPaths { return vmPaths{e.host.Node().Paths} }
+func (e *machines) paths() paths { return paths{e.host.Node().Paths} }
 
 // vmDir is the directory of one VMM. It contains sockets, whose paths must be short, and no files
 // of other instances.
-func (p vmPaths) vmDir(uid string) string { return filepath.Join(MachineDir(p.Run), uid) }
+func (p paths) vmDir(uid string) string { return filepath.Join(Dir(p.Run), uid) }
 
 // GuestSocket returns the socket on which an instance's supervisor serves the guest's channel.
 func GuestSocket(p engine.Paths, uid string) string {
 	return filepath.Join(p.RunDir(uid), "guest.sock")
 }
 
-func (p vmPaths) scratch(uid string) string { return filepath.Join(p.RootDir(uid), "scratch.img") }
+func (p paths) scratch(uid string) string { return filepath.Join(p.RootDir(uid), "scratch.img") }
 
-func (p vmPaths) vmFile(uid string) string { return filepath.Join(p.RunDir(uid), "vm.json") }
+func (p paths) vmFile(uid string) string { return filepath.Join(p.RunDir(uid), "vm.json") }
 
-// MachineDir returns the directory for microVMs in a Config.Run.
-func MachineDir(run string) string { return filepath.Join(run, runVMs) }
+// RunDirectory is the directory in Paths.Run for microVMs.
+const RunDirectory = "vm"
+
+// Dir returns the directory for microVMs in Paths.Run.
+func Dir(run string) string { return filepath.Join(run, RunDirectory) }
 
 // removeVMDir removes the directory of a VMM that has ended.
-func (e *vmEngine) removeVMDir(uid string) error {
+func (e *machines) removeVMDir(uid string) error {
 	return mounts.UnmountAndRemove(e.paths().vmDir(uid))
 }
 
@@ -288,7 +296,7 @@ type vmImage struct {
 	Disk   guest.Disk
 }
 
-func (e *vmEngine) note(uid string) (vmNote, error) {
+func (e *machines) note(uid string) (vmNote, error) {
 	var note vmNote
 	err := engine.ReadJSON(e.paths().vmFile(uid), &note)
 	if err != nil {

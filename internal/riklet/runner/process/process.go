@@ -1,4 +1,9 @@
-package runner
+// Package process is the engine for Apps: it runs plain processes on the node, each in its own
+// cgroup, in the instance's network, and by default as a user that no other process has.
+//
+// An App's files are an overlay over an unpacked archive, or a directory of the node. Its main types
+// are apps, which is the engine, and attempt, which is one start of an App.
+package process
 
 import (
 	"context"
@@ -26,31 +31,30 @@ import (
 	"rik.dev/rik/internal/riklet/shim/launch"
 )
 
-// errRootApp is returned for an App that would run as root. Either its user or the node's
+// errRoot is returned for an App that would run as root. Either its user or the node's
 // administrator can resolve that.
-var errRootApp = errors.New("the App would run as root or with a group of root's, which this node does not allow: give it another user, with a group as in 1000:1000 if it is none of the node's, or start the riklet with --allow-root-apps")
+var errRoot = errors.New("the App would run as root or with a group of root's, which this node does not allow: give it another user, with a group as in 1000:1000 if it is none of the node's, or start the riklet with --allow-root-apps")
 
-// processEngine runs Apps: plain processes on the node, each in its own cgroup, in the instance's
-// network, and by default as a user that no other process has.
-type processEngine struct {
+// apps is the engine.
+type apps struct {
 	host     engine.Host
 	archives archive.Store // nil: the node runs no Apps
 	// allowRoot allows Apps to run as root if they request it.
 	allowRoot bool
 }
 
-// newProcessEngine returns the engine for Apps. If archives is nil, the node runs no Apps. allowRoot
+// New returns the engine for Apps. If archives is nil, the node runs no Apps. allowRoot
 // allows Apps to run as root if they request it.
-func newProcessEngine(host engine.Host, archives archive.Store, allowRoot bool) *engine.Engine {
-	e := &processEngine{host, archives, allowRoot}
+func New(host engine.Host, archives archive.Store, allowRoot bool) *engine.Engine {
+	e := &apps{host, archives, allowRoot}
 	return &engine.Engine{
 		Runs:    func(t rikv1alpha1.InstanceTemplate) bool { return t.Kind == rikv1alpha1.KindApp },
 		Builder: e, Sessions: e,
-		Permanent: []error{archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, errRootApp},
+		Permanent: []error{archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, errRoot},
 	}
 }
 
-func (e *processEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
+func (e *apps) Validate(t rikv1alpha1.InstanceTemplate) error {
 	switch {
 	case e.archives == nil:
 		return errors.New("this node does not run Apps")
@@ -63,7 +67,7 @@ func (e *processEngine) Validate(t rikv1alpha1.InstanceTemplate) error {
 }
 
 // Prepare returns the step for what outlives a restart of the process: the App's files.
-func (e *processEngine) Prepare(s *engine.Sandbox) engine.Preparation {
+func (e *apps) Prepare(s *engine.Sandbox) engine.Preparation {
 	return engine.Preparation{Storage: lifecycle.Step{Name: "files", Undo: func(context.Context) error {
 		if err := mounts.Unmount(e.appDir(s.Instance.UID)); err != nil {
 			return err
@@ -75,8 +79,8 @@ func (e *processEngine) Prepare(s *engine.Sandbox) engine.Preparation {
 	}}}
 }
 
-func (e *processEngine) Container(a *engine.Attempt) engine.Steps {
-	p := &processFill{Attempt: a, e: e}
+func (e *apps) Container(a *engine.Attempt) engine.Steps {
+	p := &attempt{Attempt: a, e: e}
 	return engine.Steps{
 		Image:  lifecycle.Step{Do: p.fetch},
 		Rootfs: lifecycle.Step{Do: p.files, Undo: p.removeFiles},
@@ -86,7 +90,7 @@ func (e *processEngine) Container(a *engine.Attempt) engine.Steps {
 }
 
 // Traces lists the Apps that have files.
-func (e *processEngine) Traces() ([]string, error) {
+func (e *apps) Traces() ([]string, error) {
 	if e.archives == nil {
 		return nil, nil
 	}
@@ -97,29 +101,29 @@ func (e *processEngine) Traces() ([]string, error) {
 	return users, err
 }
 
-func (*processEngine) Find(string, []shim.Container) engine.Found {
+func (*apps) Find(string, []shim.Container) engine.Found {
 	return engine.Found{Whole: true}
 }
 
-func (e *processEngine) Written(in instance.Instance) []string {
+func (e *apps) Written(in instance.Instance) []string {
 	return []string{e.appUpper(in.UID)}
 }
 
-func (e *processEngine) RemoveWritten(uid string) error { return mounts.RemoveAll(e.appUpper(uid)) }
+func (e *apps) RemoveWritten(uid string) error { return mounts.RemoveAll(e.appUpper(uid)) }
 
-func (*processEngine) Signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
+func (*apps) Signal(ctx context.Context, client *shim.Client, _ instance.Instance, container string, s syscall.Signal) error {
 	return client.Signal(ctx, container, s)
 }
 
-func (*processEngine) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
+func (*apps) Dial(ctx context.Context, r engine.Running, port int32) (net.Conn, error) {
 	return r.DialNetwork(ctx, port)
 }
 
-func (*processEngine) Refresh(context.Context, instance.Instance, []rikv1alpha1.Volume) error {
+func (*apps) Refresh(context.Context, instance.Instance, []rikv1alpha1.Volume) error {
 	return nil
 }
 
-func (e *processEngine) Hold(_ context.Context, in instance.Instance, containers []string, held bool) error {
+func (e *apps) Hold(_ context.Context, in instance.Instance, containers []string, held bool) error {
 	cgroups := e.host.Node().Cgroups
 	var errs []error
 	for _, name := range containers {
@@ -128,17 +132,17 @@ func (e *processEngine) Hold(_ context.Context, in instance.Instance, containers
 	return errors.Join(errs...)
 }
 
-func (*processEngine) Usage(engine.Running) *instance.VMUsage { return nil }
+func (*apps) Usage(engine.Running) *instance.VMUsage { return nil }
 
-func (*processEngine) EndStrays(string, []string) {} // it keeps no notes about commands
+func (*apps) EndStrays(string, []string) {} // it keeps no notes about commands
 
-func (e *processEngine) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
+func (e *apps) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
 	node := e.host.Node()
-	var note processNote
-	if err := engine.ReadJSON(processFile(node.Paths, r.Instance.UID, name), &note); err != nil {
+	var saved note
+	if err := engine.ReadJSON(processFile(node.Paths, r.Instance.UID, name), &saved); err != nil {
 		return 0, fmt.Errorf("%w: %w", instance.ErrNotRunning, err)
 	}
-	p := note.Process
+	p := saved.Process
 	p.Argv = o.Command
 	if o.TTY && !command.HasTerm(p.Env) {
 		p.Env = append(slices.Clone(p.Env), command.DefaultTerm)
@@ -170,33 +174,36 @@ func (e *processEngine) Exec(ctx context.Context, r engine.Running, name string,
 	return code, err
 }
 
-// processNote is what a command that is executed in an App needs to know about the App.
-type processNote struct{ Process launch.Process }
+// note is what a command that is executed in an App needs to know about the App.
+type note struct{ Process launch.Process }
 
 func processFile(p engine.Paths, uid, name string) string {
 	return filepath.Join(p.Bundle(uid, name), "process.json")
 }
 
+// RunDirectory is the directory in Paths.Run where Apps see their files. It is empty on the node.
+const RunDirectory = "app"
+
 // appDir is where an App's files are mounted. appUpper contains what the App writes over them.
-func (e *processEngine) appDir(uid string) string {
+func (e *apps) appDir(uid string) string {
 	return filepath.Join(e.host.Node().Paths.RunDir(uid), "app")
 }
 
-func (e *processEngine) appUpper(uid string) string {
+func (e *apps) appUpper(uid string) string {
 	return filepath.Join(e.host.Node().Paths.RootDir(uid), "app")
 }
 
-// processFill is an attempt to start a plain process.
-type processFill struct {
+// attempt is an attempt to start a plain process.
+type attempt struct {
 	*engine.Attempt
-	e    *processEngine
+	e    *apps
 	tree *archive.Tree
 	user spec.User
 	dir  string
 	env  []string
 }
 
-func (f *processFill) fetch(ctx context.Context) (err error) {
+func (f *attempt) fetch(ctx context.Context) (err error) {
 	app := f.Instance.Template.App
 	f.tree, err = f.e.archives.Get(ctx, f.Instance.UID, archive.Request{Repo: app.Repo, Version: app.Version})
 	if err == nil {
@@ -207,7 +214,7 @@ func (f *processFill) fetch(ctx context.Context) (err error) {
 
 // files mounts the App's own view of an archive's files, which belong to the App's user there. A
 // directory of the node is used as it is.
-func (f *processFill) files(ctx context.Context) (err error) {
+func (f *attempt) files(ctx context.Context) (err error) {
 	if f.user, err = f.findUser(); err != nil {
 		return err
 	}
@@ -245,7 +252,7 @@ func giveAll(ctx context.Context, dir string, to spec.User) error {
 	})
 }
 
-func (f *processFill) removeFiles(context.Context) error {
+func (f *attempt) removeFiles(context.Context) error {
 	if err := mounts.Unmount(f.e.appDir(f.Instance.UID)); err != nil {
 		return err
 	}
@@ -254,7 +261,7 @@ func (f *processFill) removeFiles(context.Context) error {
 
 // findUser returns a user of the node, by name or number, or otherwise a user that only this
 // instance has.
-func (f *processFill) findUser() (spec.User, error) {
+func (f *attempt) findUser() (spec.User, error) {
 	if f.Container.User == "" {
 		id := engine.UserOf(f.Supervisor.PID())
 		return spec.User{UID: id, GID: id}, nil
@@ -264,12 +271,12 @@ func (f *processFill) findUser() (spec.User, error) {
 		return u, fmt.Errorf("looking for the user on the node: %w", err)
 	}
 	if (u.UID == 0 || u.GID == 0 || slices.Contains(u.Groups, 0)) && !f.e.allowRoot {
-		return u, errRootApp
+		return u, errRoot
 	}
 	return u, nil
 }
 
-func (f *processFill) bundle(ctx context.Context) error {
+func (f *attempt) bundle(ctx context.Context) error {
 	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
 	if err != nil {
 		return err
@@ -282,16 +289,16 @@ func (f *processFill) bundle(ctx context.Context) error {
 
 // seenDir is where the App itself sees its files. The directories around the real location
 // contain secrets of other instances, so the App cannot see them.
-func (f *processFill) seenDir() string {
+func (f *attempt) seenDir() string {
 	if f.tree.Digest == "" {
 		return f.dir
 	}
-	return filepath.Join(f.Node.Paths.Run, runApp)
+	return filepath.Join(f.Node.Paths.Run, RunDirectory)
 }
 
 // binds returns the bind mounts of an App: its files and, if it has its own network, the hosts
 // and resolv.conf files of that network.
-func (f *processFill) binds() []launch.Bind {
+func (f *attempt) binds() []launch.Bind {
 	var list []launch.Bind
 	if dir := f.seenDir(); dir != f.dir {
 		list = append(list, launch.Bind{Source: f.dir, Target: dir})
@@ -307,7 +314,7 @@ func (f *processFill) binds() []launch.Bind {
 	return list
 }
 
-func (f *processFill) start(ctx context.Context) error {
+func (f *attempt) start(ctx context.Context) error {
 	argv, err := spec.Command(f.Container, spec.Image{}, f.env)
 	if err != nil {
 		return err
@@ -324,7 +331,7 @@ func (f *processFill) start(ctx context.Context) error {
 		Root: f.e.allowRoot, Cgroups: procs, OpenFiles: f.Node.OpenFiles,
 		Hide: f.Node.Paths.Run, Binds: f.binds(),
 	}
-	if err := engine.WriteJSON(processFile(f.Node.Paths, f.Instance.UID, f.Container.Name), processNote{p}); err != nil {
+	if err := engine.WriteJSON(processFile(f.Node.Paths, f.Instance.UID, f.Container.Name), note{p}); err != nil {
 		return err
 	}
 	return f.Attempt.Start(ctx, shim.Start{Process: &p})

@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"bytes"
@@ -27,12 +27,12 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// vmBuild creates the machine of an instance.
-type vmBuild struct {
+// sandbox creates the machine of an instance.
+type sandbox struct {
 	*engine.Sandbox
-	e    *vmEngine
+	e    *machines
 	node engine.Node
-	dirs vmPaths
+	dirs paths
 
 	images map[string]*disk.Image // by container
 	was    snapshotNote           // the snapshot from which it resumes
@@ -43,7 +43,7 @@ type vmBuild struct {
 
 // fetch fetches the root file system of every container, because a VM has all its disks from its
 // start.
-func (v *vmBuild) fetch(ctx context.Context) error {
+func (v *sandbox) fetch(ctx context.Context) error {
 	v.images = map[string]*disk.Image{}
 	return progress.Watch(ctx, v.Report, func(ctx context.Context) error {
 		for _, c := range engine.Containers(v.Instance.Template) {
@@ -57,7 +57,7 @@ func (v *vmBuild) fetch(ctx context.Context) error {
 	})
 }
 
-func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Image, error) {
+func (v *sandbox) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Image, error) {
 	if f := v.Instance.Template.Function; f != nil && f.Execution.Rootfs != "" {
 		return v.e.vm.Disks.FromURL(ctx, v.Instance.UID, disk.URLRequest{URL: f.Execution.Rootfs, SHA256: f.Execution.SHA256})
 	}
@@ -73,7 +73,7 @@ func (v *vmBuild) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Imag
 }
 
 // machine starts the VMM, which boots the guest's kernel.
-func (v *vmBuild) machine(ctx context.Context) error {
+func (v *sandbox) machine(ctx context.Context) error {
 	if err := v.describe(ctx); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (v *vmBuild) machine(ctx context.Context) error {
 }
 
 // launch starts the VMM of the machine in note.
-func (v *vmBuild) launch(ctx context.Context) error {
+func (v *sandbox) launch(ctx context.Context) error {
 	m, size := v.note.Machine, sizeOf(v.Instance.Template)
 	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (v *vmBuild) launch(ctx context.Context) error {
 }
 
 // startVM orders the running VMM to start or restore the machine.
-func (v *vmBuild) startVM(ctx context.Context) error {
+func (v *sandbox) startVM(ctx context.Context) error {
 	m, timeout := v.note.Machine, vmTimeout
 	if v.Restore {
 		timeout = snapshotTimeout(m.MemoryBytes)
@@ -149,7 +149,7 @@ const bootTurnMost = 30 * time.Second
 // processor time while it measures its clock, it may choose a clock that loses ticks, and then it
 // can hang forever. The place is released after the time most. A machine that takes longer is
 // slowed down by its own limits (processor or disk), and must not delay other machines.
-func (e *vmEngine) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
+func (e *machines) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
 	case e.boots <- struct{}{}:
 		giveBack := sync.OnceFunc(func() { <-e.boots })
@@ -167,7 +167,7 @@ func (e *vmEngine) bootTurn(ctx context.Context, most time.Duration) (release fu
 const vmmThreads = 512
 
 // describe collects the parts of the machine: its disks and its network device.
-func (v *vmBuild) describe(ctx context.Context) error {
+func (v *sandbox) describe(ctx context.Context) error {
 	d, uid, t := v.dirs, v.Instance.UID, v.Instance.Template
 	size := sizeOf(t)
 	if err := v.useDisk(ctx); err != nil {
@@ -213,7 +213,7 @@ var errVMMEnded = errors.New("the VMM ended")
 
 // alive runs work that depends on the VMM, and cancels it when the VMM ends. No other process
 // runs under the supervisor during that time.
-func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) error {
+func (v *sandbox) alive(ctx context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan struct{})
@@ -253,7 +253,7 @@ func (v *vmBuild) alive(ctx context.Context, work func(context.Context) error) e
 const consoleLines = 5
 
 // console returns the last output of the VMM and the guest's kernel.
-func (v *vmBuild) console() string {
+func (v *sandbox) console() string {
 	var text bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -273,7 +273,7 @@ const guestTimeout = 3 * time.Minute
 const bootsAtMost = 5
 
 // guest connects to the guest init and configures it.
-func (v *vmBuild) guest(ctx context.Context) error {
+func (v *sandbox) guest(ctx context.Context) error {
 	err := v.meet(ctx)
 	for boots := 1; v.mayBootAgain(err) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
 		if err = v.bootAgain(ctx, err); err == nil {
@@ -286,7 +286,7 @@ func (v *vmBuild) guest(ctx context.Context) error {
 	return v.save()
 }
 
-func (v *vmBuild) meet(ctx context.Context) error {
+func (v *sandbox) meet(ctx context.Context) error {
 	return v.alive(ctx, func(ctx context.Context) (err error) {
 		if err := v.link(ctx); err != nil {
 			return err
@@ -304,7 +304,7 @@ func (v *vmBuild) meet(ctx context.Context) error {
 }
 
 // save writes down what a later riklet process must know about the machine.
-func (v *vmBuild) save() error {
+func (v *sandbox) save() error {
 	if err := engine.WriteJSON(v.dirs.vmFile(v.Instance.UID), v.note); err != nil {
 		return err
 	}
@@ -313,7 +313,7 @@ func (v *vmBuild) save() error {
 }
 
 // link waits for the guest init.
-func (v *vmBuild) link(ctx context.Context) error {
+func (v *sandbox) link(ctx context.Context) error {
 	err := v.Supervisor.Link(ctx, shim.Link{
 		Channel: v.e.vm.Driver.Channel(v.note.Machine), Socket: GuestSocket(v.node.Paths, v.Instance.UID), TimeoutMillis: guestTimeout.Milliseconds(),
 	})
@@ -344,7 +344,7 @@ func entropy() ([]byte, error) {
 	return b, err
 }
 
-func (v *vmBuild) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
+func (v *sandbox) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
 	var list []guest.Volume
 	for _, volume := range v.Instance.Template.Volumes {
 		g := guest.Volume{Name: volume.Name}
@@ -366,7 +366,7 @@ func (v *vmBuild) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
 }
 
 // projected returns a ConfigMap or Secret in the form that a guest receives.
-func (e *vmEngine) projected(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) (guest.Volume, error) {
+func (e *machines) projected(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) (guest.Volume, error) {
 	files, mode, err := e.host.Files(ctx, in, v)
 	g := guest.Volume{Name: v.Name, Memory: true, Projected: true}
 	for _, path := range slices.Sorted(maps.Keys(files)) {
@@ -377,7 +377,7 @@ func (e *vmEngine) projected(ctx context.Context, in instance.Instance, v rikv1a
 
 // removeMachine removes what the machine has on the node, except its writable disk, which stays
 // until the instance is deleted. The machine's process ends with the instance's cgroup.
-func (v *vmBuild) removeMachine(ctx context.Context) error {
+func (v *sandbox) removeMachine(ctx context.Context) error {
 	d, uid := v.dirs, v.Instance.UID
 	if err := v.clear(ctx); err != nil {
 		return err
@@ -391,7 +391,7 @@ func (v *vmBuild) removeMachine(ctx context.Context) error {
 }
 
 // clear removes what a VMM that has ended left on the node.
-func (v *vmBuild) clear(ctx context.Context) error {
+func (v *sandbox) clear(ctx context.Context) error {
 	uid, cgroups := v.Instance.UID, v.node.Cgroups
 	ctx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
@@ -404,16 +404,16 @@ func (v *vmBuild) clear(ctx context.Context) error {
 	return v.e.removeVMDir(uid)
 }
 
-// vmFill is an attempt to start a container in the guest of its instance.
-type vmFill struct {
+// attempt is an attempt to start a container in the guest of its instance.
+type attempt struct {
 	*engine.Attempt
-	e    *vmEngine
+	e    *machines
 	root vmImage
 	vm   vmNote
 }
 
 // recall finds the container's disk. The machine has had it since its start.
-func (f *vmFill) recall(context.Context) (err error) {
+func (f *attempt) recall(context.Context) (err error) {
 	if f.vm, err = f.e.note(f.Instance.UID); err != nil {
 		return err
 	}
@@ -423,11 +423,11 @@ func (f *vmFill) recall(context.Context) (err error) {
 	return err
 }
 
-func (f *vmFill) bundle(context.Context) error {
+func (f *attempt) bundle(context.Context) error {
 	return f.MakeBundle()
 }
 
-func (f *vmFill) start(ctx context.Context) error {
+func (f *attempt) start(ctx context.Context) error {
 	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 
 // Answers returns an error only if the guest is silent. A guest that returns an error, or is too
 // busy for another request, still works.
-func (e *vmEngine) Answers(ctx context.Context, uid string) error {
+func (e *machines) Answers(ctx context.Context, uid string) error {
 	if err := e.guest(uid).Health(ctx); ctx.Err() != nil {
 		return err
 	}
@@ -20,7 +20,7 @@ func (e *vmEngine) Answers(ctx context.Context, uid string) error {
 }
 
 // Kill ends the VMM.
-func (*vmEngine) Kill(ctx context.Context, client *shim.Client) error { return killVMM(ctx, client) }
+func (*machines) Kill(ctx context.Context, client *shim.Client) error { return killVMM(ctx, client) }
 
 func killVMM(ctx context.Context, client *shim.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, engine.EndTimeout)

@@ -1,4 +1,4 @@
-package runner
+package oci
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ const execPrefix = "exec-"
 
 // EndStrays ends the commands that an earlier riklet process executed in an instance's containers.
 // Their sessions ended with that process.
-func (e *ociEngine) EndStrays(uid string, containers []string) {
+func (e *pods) EndStrays(uid string, containers []string) {
 	for _, container := range containers {
 		dirs, err := filepath.Glob(filepath.Join(e.dirs.Bundle(uid, container), execPrefix+"*"))
 		if err != nil {
@@ -32,7 +32,7 @@ func (e *ociEngine) EndStrays(uid string, containers []string) {
 	}
 }
 
-func (e *ociEngine) endStray(uid, container, dir string) {
+func (e *pods) endStray(uid, container, dir string) {
 	node := e.host.Node()
 	log := node.Logger.With("instance", uid, "container", container)
 	// A runtime that has not written the PID file yet does not find the directory any more, and

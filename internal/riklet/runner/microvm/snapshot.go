@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"context"
@@ -22,9 +22,9 @@ import (
 // and removed first. The writable disk stays where it is, and belongs to the snapshot as long as
 // instance.json exists.
 
-func (p vmPaths) snapshot(uid string) string { return filepath.Join(p.RootDir(uid), "snapshot") }
+func (p paths) snapshot(uid string) string { return filepath.Join(p.RootDir(uid), "snapshot") }
 
-func (p vmPaths) snapshotFile(uid string) string {
+func (p paths) snapshotFile(uid string) string {
 	return filepath.Join(p.snapshot(uid), "instance.json")
 }
 
@@ -52,21 +52,21 @@ func stampOf(path string) (fileStamp, error) {
 }
 
 // Exists reports whether there is a snapshot that was not used yet.
-func (e *vmEngine) Exists(uid string) bool {
+func (e *machines) Exists(uid string) bool {
 	_, err := os.Lstat(e.paths().snapshotFile(uid))
 	return err == nil
 }
 
 // spendSnapshot marks a snapshot as used, so that the instance does not resume from it twice.
 // From then on the disks change.
-func (p vmPaths) spendSnapshot(uid string) error {
+func (p paths) spendSnapshot(uid string) error {
 	if err := os.Remove(p.snapshotFile(uid)); err != nil {
 		return err
 	}
 	return syncDir(p.snapshot(uid))
 }
 
-func (p vmPaths) removeSnapshot(uid string) error {
+func (p paths) removeSnapshot(uid string) error {
 	if err := os.Remove(p.snapshotFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -92,9 +92,9 @@ func snapshotTimeout(memoryBytes int64) time.Duration {
 var errNoSnapshots = fmt.Errorf("%w: this node's VMM writes no snapshots; suspend the instance in memory", errors.ErrUnsupported)
 
 // Settle pauses the machine after the guest init has prepared for a snapshot.
-func (e *vmEngine) Settle(ctx context.Context, uid string) error {
+func (e *machines) Settle(ctx context.Context, uid string) error {
 	if e.vm == nil {
-		return errNoMicroVMs
+		return ErrNone
 	}
 	note, err := e.note(uid)
 	if err != nil {
@@ -158,7 +158,7 @@ func roomIn(free, size, memoryBytes int64) error {
 }
 
 // Write makes the VMM write the machine to disk, and then writes the note of the snapshot.
-func (e *vmEngine) Write(ctx context.Context, uid string) error {
+func (e *machines) Write(ctx context.Context, uid string) error {
 	d := e.paths()
 	note, err := e.note(uid)
 	if err != nil {
@@ -188,7 +188,7 @@ func (e *vmEngine) Write(ctx context.Context, uid string) error {
 }
 
 // noteSnapshot writes instance.json durably, which makes the snapshot valid.
-func (p vmPaths) noteSnapshot(uid string, vm vmNote) (err error) {
+func (p paths) noteSnapshot(uid string, vm vmNote) (err error) {
 	note := snapshotNote{Disks: vm.Machine.Disks, Images: vm.Images}
 	if note.Files, err = sizesIn(p.snapshot(uid)); err != nil {
 		return err
@@ -228,7 +228,7 @@ func sizesIn(dir string) (map[string]int64, error) {
 }
 
 // recallSnapshot checks whether the machine can resume from its snapshot.
-func (v *vmBuild) recallSnapshot(context.Context) error {
+func (v *sandbox) recallSnapshot(context.Context) error {
 	d, uid := v.dirs, v.Instance.UID
 	if err := engine.ReadJSON(d.snapshotFile(uid), &v.was); err != nil {
 		return &engine.SnapshotError{Err: err}
@@ -254,7 +254,7 @@ func (v *vmBuild) recallSnapshot(context.Context) error {
 
 // spent marks an error that occurred after the snapshot was used, when the guest may have
 // continued.
-func (v *vmBuild) spent(err error) error {
+func (v *sandbox) spent(err error) error {
 	if err == nil || !v.Restore {
 		return err
 	}
@@ -262,7 +262,7 @@ func (v *vmBuild) spent(err error) error {
 }
 
 // rejoin connects to the guest in its new machine, and takes over its containers.
-func (v *vmBuild) rejoin(ctx context.Context) error {
+func (v *sandbox) rejoin(ctx context.Context) error {
 	err := v.alive(ctx, func(ctx context.Context) error {
 		if err := v.link(ctx); err != nil {
 			return err
@@ -288,7 +288,7 @@ func (v *vmBuild) rejoin(ctx context.Context) error {
 }
 
 // takeOver registers a container that already runs in the guest with the supervisor.
-func (v *vmBuild) takeOver(ctx context.Context, r *engine.KeptRun) error {
+func (v *sandbox) takeOver(ctx context.Context, r *engine.KeptRun) error {
 	a := &engine.Attempt{
 		Node: v.node, Instance: v.Instance, Container: r.Container, Index: r.Index, Number: r.Attempt, Supervisor: v.Supervisor, Note: r.Note,
 	}

@@ -1,4 +1,4 @@
-package runner
+package oci
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/riklet/shim/await"
 )
 
-func (e *ociEngine) Exec(ctx context.Context, in engine.Running, name string, o instance.ExecOptions) (int, error) {
+func (e *pods) Exec(ctx context.Context, in engine.Running, name string, o instance.ExecOptions) (int, error) {
 	uid := in.Instance.UID
 	r, err := e.runtimeOf(in.Instance.Template.Runtime)
 	if err != nil {
@@ -74,7 +74,7 @@ func (e *ociEngine) Exec(ctx context.Context, in engine.Running, name string, o 
 }
 
 // environmentOf returns the environment with which a container was started.
-func (e *ociEngine) environmentOf(uid, name string) []string {
+func (e *pods) environmentOf(uid, name string) []string {
 	var config struct {
 		Process struct {
 			Env []string `json:"env"`

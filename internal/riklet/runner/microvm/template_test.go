@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/disk"
@@ -21,7 +22,7 @@ func bounded(cpu, memory, diskSize string) rikv1alpha1.Resources {
 		rikv1alpha1.ResourceCPU: cpu, rikv1alpha1.ResourceMemory: memory, rikv1alpha1.ResourceDisk: diskSize,
 	} {
 		if text != "" {
-			l[name] = quantity(text)
+			l[name] = resource.MustParse(text)
 		}
 	}
 	return rikv1alpha1.Resources{Limits: l}
@@ -123,7 +124,7 @@ var errEnded = errors.New("the start ended")
 
 func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 	t.Parallel()
-	e := &vmEngine{boots: make(chan struct{}, 1)}
+	e := &machines{boots: make(chan struct{}, 1)}
 	release, err := e.bootTurn(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +144,7 @@ func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 // slow by their own limits boot for minutes.
 func TestASlowBootHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	e := &vmEngine{boots: make(chan struct{}, 1)}
+	e := &machines{boots: make(chan struct{}, 1)}
 	slow, err := e.bootTurn(t.Context(), time.Millisecond)
 	if err != nil {
 		t.Fatal(err)

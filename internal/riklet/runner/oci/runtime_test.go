@@ -1,4 +1,4 @@
-package runner
+package oci
 
 import (
 	"os"
@@ -10,7 +10,7 @@ import (
 
 // scripted returns a runtime that fails to pause some times, and reports the given status for
 // every container.
-func scripted(t *testing.T, failures int, status string) (r ociRuntime, pauses func() int) {
+func scripted(t *testing.T, failures int, status string) (r program, pauses func() int) {
 	t.Helper()
 	dir := t.TempDir()
 	calls := filepath.Join(dir, "calls")
@@ -27,7 +27,7 @@ esac
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return ociRuntime{"scripted", path, dir}, func() int {
+	return program{"scripted", path, dir}, func() int {
 		b, err := os.ReadFile(calls)
 		if err != nil {
 			t.Fatal(err)

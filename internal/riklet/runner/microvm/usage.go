@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 const countTimeout = 500 * time.Millisecond
 
 // Usage returns the counters of a machine's VMM, or nil if the VMM does not answer.
-func (e *vmEngine) Usage(r engine.Running) *instance.VMUsage {
+func (e *machines) Usage(r engine.Running) *instance.VMUsage {
 	if r.PID == 0 || e.vm == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package runner
+package oci
 
 import (
 	"bytes"
@@ -21,30 +21,30 @@ import (
 var (
 	// ErrRuntime is returned for a runtime that the node does not have.
 	ErrRuntime = errors.New("this node has no such runtime")
-	// ErrOldRunc is returned by Recover for a runc version with known vulnerabilities.
+	// ErrOldRunc is returned by CheckRunc for a runc version with known vulnerabilities.
 	ErrOldRunc = errors.New("runc is too old: it lets a container out (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); " +
 		"install 1.2.8, 1.3.3, 1.4.0 or later")
 )
 
-// ociRuntime calls one OCI runtime with runc's command line, which other runtimes accept as well.
-type ociRuntime struct {
+// program calls one OCI runtime with runc's command line, which other runtimes accept as well.
+type program struct {
 	name, path, root string
 }
 
-func (e *ociEngine) runtimeOf(name string) (ociRuntime, error) {
+func (e *pods) runtimeOf(name string) (program, error) {
 	if name == "" || name == DefaultRuntime {
-		return ociRuntime{DefaultRuntime, e.cfg.Runc, e.dirs.runtimeRoot(DefaultRuntime)}, nil
+		return program{DefaultRuntime, e.cfg.Runc, e.dirs.runtimeRoot(DefaultRuntime)}, nil
 	}
 	path, ok := e.cfg.Runtimes[name]
 	if !ok || !engine.ValidName(name) {
-		return ociRuntime{}, fmt.Errorf("%w: %q", ErrRuntime, name)
+		return program{}, fmt.Errorf("%w: %q", ErrRuntime, name)
 	}
-	return ociRuntime{name, path, e.dirs.runtimeRoot(name)}, nil
+	return program{name, path, e.dirs.runtimeRoot(name)}, nil
 }
 
 // runtimes lists all runtimes of the node.
-func (e *ociEngine) runtimes() []ociRuntime {
-	list := []ociRuntime{{DefaultRuntime, e.cfg.Runc, e.dirs.runtimeRoot(DefaultRuntime)}}
+func (e *pods) runtimes() []program {
+	list := []program{{DefaultRuntime, e.cfg.Runc, e.dirs.runtimeRoot(DefaultRuntime)}}
 	for name := range e.cfg.Runtimes {
 		if r, err := e.runtimeOf(name); err == nil && name != DefaultRuntime {
 			list = append(list, r)
@@ -54,7 +54,7 @@ func (e *ociEngine) runtimes() []ociRuntime {
 }
 
 // runArgs returns the command line that starts a container and returns.
-func (r ociRuntime) runArgs(id, bundle, pidFile, log, console string) []string {
+func (r program) runArgs(id, bundle, pidFile, log, console string) []string {
 	args := []string{r.path, "--root", r.root, "--log", log, "--log-format", "json", "run", "--detach",
 		"--bundle", bundle, "--pid-file", pidFile}
 	if console != "" {
@@ -66,7 +66,7 @@ func (r ociRuntime) runArgs(id, bundle, pidFile, log, console string) []string {
 // callTimeout bounds a call of a runtime, which usually takes milliseconds.
 const callTimeout = 2 * time.Minute
 
-func (r ociRuntime) call(ctx context.Context, args ...string) error {
+func (r program) call(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("%s did not end", r.name))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.path, append([]string{"--root", r.root}, args...)...)
@@ -79,7 +79,7 @@ func (r ociRuntime) call(ctx context.Context, args ...string) error {
 
 // delete ends a container if it runs, and removes the runtime's state for it. It is no error if
 // the runtime does not have the container.
-func (r ociRuntime) delete(ctx context.Context, id string) error {
+func (r program) delete(ctx context.Context, id string) error {
 	if _, err := os.Lstat(filepath.Join(r.root, id)); errors.Is(err, fs.ErrNotExist) {
 		return nil // saves a process in the usual case
 	}
@@ -91,7 +91,7 @@ func (r ociRuntime) delete(ctx context.Context, id string) error {
 	return r.call(ctx, "delete", "--force", id)
 }
 
-func (r ociRuntime) kill(ctx context.Context, id string, signal syscall.Signal) error {
+func (r program) kill(ctx context.Context, id string, signal syscall.Signal) error {
 	return r.call(ctx, "kill", id, strconv.Itoa(int(signal)))
 }
 
@@ -105,7 +105,7 @@ const (
 
 // hold pauses or resumes a container. It is no error if the container is already in that state,
 // because an earlier call may have reached only some of the instance's containers.
-func (r ociRuntime) hold(ctx context.Context, id string, held bool) error {
+func (r program) hold(ctx context.Context, id string, held bool) error {
 	order, status := "resume", "running"
 	if held {
 		order, status = "pause", "paused"
@@ -128,7 +128,7 @@ func (r ociRuntime) hold(ctx context.Context, id string, held bool) error {
 
 // status returns the state that the runtime reports for a container, or "" if the runtime does
 // not have it.
-func (r ociRuntime) status(ctx context.Context, id string) string {
+func (r program) status(ctx context.Context, id string) string {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var state struct {
@@ -142,7 +142,7 @@ func (r ociRuntime) status(ctx context.Context, id string) string {
 }
 
 // states lists the containers for which the runtime has a state directory.
-func (r ociRuntime) states() []string {
+func (r program) states() []string {
 	entries, err := os.ReadDir(r.root)
 	if err != nil {
 		return nil
@@ -154,8 +154,8 @@ func (r ociRuntime) states() []string {
 	return ids
 }
 
-// checkRunc returns ErrOldRunc for a runc version with known vulnerabilities.
-func checkRunc(ctx context.Context, path string) error {
+// CheckRunc returns ErrOldRunc for a runc version with known vulnerabilities.
+func CheckRunc(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()

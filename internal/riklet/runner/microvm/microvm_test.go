@@ -1,4 +1,4 @@
-package runner
+package microvm
 
 import (
 	"errors"
@@ -33,8 +33,8 @@ func TestGuestMountsAreMadeFromTheOutsideIn(t *testing.T) {
 func TestHoldWithoutMicroVMs(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{true, false} {
-		if err := (&vmEngine{}).Hold(t.Context(), instance.Instance{UID: "x"}, []string{"web"}, held); !errors.Is(err, errNoMicroVMs) {
-			t.Errorf("hold(%v) = %v, want %v", held, err, errNoMicroVMs)
+		if err := (&machines{}).Hold(t.Context(), instance.Instance{UID: "x"}, []string{"web"}, held); !errors.Is(err, ErrNone) {
+			t.Errorf("hold(%v) = %v, want %v", held, err, ErrNone)
 		}
 	}
 }
