@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"errors"
-	"slices"
 	"syscall"
 	"time"
 
@@ -208,14 +207,6 @@ func (c *container) signal(s syscall.Signal) {
 	})
 }
 
-// Names of the steps that start a container.
-const (
-	stepImage  = "image"
-	stepRootfs = "rootfs"
-	stepBundle = "bundle"
-	stepStart  = "start"
-)
-
 // fill makes one attempt to start a container, with the steps of its engine.
 type fill struct {
 	engine.Attempt
@@ -223,18 +214,6 @@ type fill struct {
 	engine *engine.Engine
 	again  bool                    // something of an earlier attempt may exist
 	report func(progress.Progress) // receives the progress of a slow pull or download; may be nil
-}
-
-func (f *fill) sequence() lifecycle.Sequence {
-	return lifecycle.Sequence{Hook: f.d.cfg.Hook, Steps: containerSteps(f.engine.Container(&f.Attempt))}
-}
-
-// containerSteps returns the steps that start a container, in their order.
-func containerSteps(s engine.Steps) []lifecycle.Step {
-	s.Image.Name, s.Rootfs.Name, s.Bundle.Name, s.Start.Name = stepImage, stepRootfs, stepBundle, stepStart
-	return slices.DeleteFunc([]lifecycle.Step{s.Image, s.Rootfs, s.Bundle, s.Start}, func(step lifecycle.Step) bool {
-		return step.Do == nil && step.Undo == nil
-	})
 }
 
 // run starts the container. Only the steps after the fetch count toward Config.StartsAtOnce, so

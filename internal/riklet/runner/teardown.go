@@ -179,13 +179,13 @@ func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent
 	}
 	b := &build{d: d, Sandbox: engine.Sandbox{Instance: in, KeepSnapshot: what == allButSnapshot}}
 	if what != everything {
-		err := lifecycle.Sequence{Hook: d.cfg.Hook, Steps: b.processes()}.Undo(ctx)
+		err := b.sequence(false).Undo(ctx)
 		if err == nil && what == allButLogs {
 			err = d.removeWritten(in)
 		}
 		return err
 	}
-	if err := b.sequence().Undo(ctx); err != nil {
+	if err := b.sequence(true).Undo(ctx); err != nil {
 		return err
 	}
 	return mounts.RemoveAll(d.paths.RootDir(in.UID))

@@ -51,7 +51,7 @@ func (s *Sandbox) End() {
 // steps.
 type Preparation struct {
 	// Storage is the step for what outlives the instance's processes. It comes after the
-	// instance's directories exist. A step without a name is left out.
+	// instance's directories exist. A step with neither Do nor Undo is left out.
 	Storage lifecycle.Step
 	// Sandbox are the steps that complete the sandbox. They come after the instance has a
 	// supervisor and is on the network.

@@ -11,9 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/runner/engine"
-	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
@@ -227,31 +225,6 @@ func sizesIn(dir string) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// recallSnapshot checks whether the machine can resume from its snapshot.
-func (v *sandbox) recallSnapshot(context.Context) error {
-	d, uid := v.dirs, v.Instance.UID
-	if err := engine.ReadJSON(d.snapshotFile(uid), &v.was); err != nil {
-		return &engine.SnapshotError{Err: err}
-	}
-	for name, bytes := range v.was.Files {
-		info, err := os.Stat(filepath.Join(d.snapshot(uid), name))
-		if err == nil && info.Size() != bytes {
-			err = fmt.Errorf("%s has %d bytes and had %d", name, info.Size(), bytes)
-		}
-		if err != nil {
-			return &engine.SnapshotError{Err: err}
-		}
-	}
-	scratch, err := stampOf(d.scratch(uid))
-	if err == nil && scratch != v.was.Scratch {
-		err = errors.New("the microVM's disk was changed since")
-	}
-	if err != nil {
-		return &engine.SnapshotError{Err: err}
-	}
-	return nil
-}
-
 // spent marks an error that occurred after the snapshot was used, when the guest may have
 // continued.
 func (v *sandbox) spent(err error) error {
@@ -259,51 +232,4 @@ func (v *sandbox) spent(err error) error {
 		return err
 	}
 	return &engine.SnapshotError{Err: err}
-}
-
-// rejoin connects to the guest in its new machine, and takes over its containers.
-func (v *sandbox) rejoin(ctx context.Context) error {
-	err := v.alive(ctx, func(ctx context.Context) error {
-		if err := v.link(ctx); err != nil {
-			return err
-		}
-		identity, err := v.note.identity()
-		if err != nil {
-			return err
-		}
-		return v.e.guest(v.Instance.UID).Thaw(ctx, identity)
-	})
-	if err != nil {
-		return v.spent(err)
-	}
-	for i := range v.Kept {
-		if err := v.takeOver(ctx, &v.Kept[i]); err != nil {
-			return v.spent(err)
-		}
-	}
-	if err := v.dirs.removeSnapshot(v.Instance.UID); err != nil {
-		return v.spent(err)
-	}
-	return v.save()
-}
-
-// takeOver registers a container that already runs in the guest with the supervisor.
-func (v *sandbox) takeOver(ctx context.Context, r *engine.KeptRun) error {
-	a := &engine.Attempt{
-		Node: v.node, Instance: v.Instance, Container: r.Container, Index: r.Index, Number: r.Attempt, Supervisor: v.Supervisor, Note: r.Note,
-	}
-	if err := a.MakeBundle(); err != nil {
-		return err
-	}
-	// The file contains how the run ended for its first supervisor, which is not the end of the
-	// run.
-	if err := removeFiles(v.dirs.ExitFile(v.Instance.UID, r.Container.Name)); err != nil {
-		return err
-	}
-	err := a.Start(ctx, shim.Start{Guest: &guest.Process{Container: r.Container.Name, Kept: true, TTY: r.Container.TTY}})
-	if refused, ok := errors.AsType[*shim.StartError](err); ok {
-		r.Lost = "it did not outlive the suspension to disk: " + refused.Error()
-		return nil
-	}
-	return err
 }

@@ -8,13 +8,10 @@ package oci
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strconv"
 	"syscall"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -23,7 +20,6 @@ import (
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/runner/engine"
-	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
 )
 
@@ -198,113 +194,4 @@ type attempt struct {
 	e      *pods
 	image  *image.Image
 	rootfs string
-}
-
-func (f *attempt) pull(ctx context.Context) error {
-	auth, err := f.e.host.PullSecret(ctx, f.Instance)
-	if err != nil {
-		return err
-	}
-	f.image, err = f.e.cfg.Images.Pull(ctx, image.PullRequest{Reference: f.Container.Image, Policy: f.Container.ImagePullPolicy, Auth: auth})
-	if err != nil {
-		return err
-	}
-	f.Note = engine.ImageNote{Digest: f.image.Digest, StopSignal: f.image.Config.StopSignal}
-	_, err = engine.StopSignal(f.Note.StopSignal)
-	return err
-}
-
-func (f *attempt) mount(ctx context.Context) (err error) {
-	f.rootfs, err = f.e.cfg.Images.Mount(ctx, f.ID(), f.image)
-	return err
-}
-
-func (f *attempt) unmount(ctx context.Context) error {
-	return f.e.cfg.Images.Unmount(ctx, f.ID(), false)
-}
-
-func (f *attempt) bundle(ctx context.Context) error {
-	node, uid := f.Node, f.Instance.UID
-	name := userOf(f.Container, f.image)
-	identity, err := spec.LookUp(f.rootfs, name)
-	if err != nil {
-		return fmt.Errorf("looking for the user in the image: %w", err)
-	}
-	if s := f.Container.Security; s != nil && s.RunAsNonRoot && identity.UID == 0 {
-		return &engine.ConfigError{Err: fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", name)}
-	}
-	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
-	if err != nil {
-		return err
-	}
-	mounted, err := f.e.mountsOf(f.Instance, f.Container)
-	if err != nil {
-		return err
-	}
-	devices, err := devicesOf(f.Container.Security)
-	if err != nil {
-		return err
-	}
-	s, err := spec.Build(spec.Input{
-		Container: f.Container, Identity: identity, Env: env, Mounts: mounted, Rootfs: f.rootfs,
-		Image: spec.Image{
-			Entrypoint: f.image.Config.Entrypoint, Cmd: f.image.Config.Cmd, Env: f.image.Config.Env,
-			WorkingDir: f.image.Config.WorkingDir, User: f.image.Config.User, Architecture: f.image.Architecture,
-		},
-		Devices: devices, Hostname: engine.Hostname(f.Instance), CgroupPath: f.Cgroup(),
-		NamespaceOf: f.Supervisor.PID(), HostNetwork: f.Instance.Template.HostNetwork,
-		HostsFile: node.Paths.PodFile(uid, "hosts"), HostnameFile: node.Paths.PodFile(uid, "hostname"), ResolvFile: node.Paths.PodFile(uid, "resolv.conf"),
-		SharedMemory: f.e.dirs.shared(uid), PIDs: node.PIDs, SwapAccounting: node.SwapAccounting, GroupOOMKill: node.Cgroups.GroupsOOMKills(), OpenFiles: node.OpenFiles, Capabilities: node.Capabilities,
-	})
-	if err != nil {
-		return err
-	}
-	data, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := f.MakeBundle(); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(f.BundleDir(), "config.json"), data, 0o600)
-}
-
-func (f *attempt) removeBundle(ctx context.Context) error {
-	if err := mounts.UnmountAndRemove(f.e.dirs.subPaths(f.Instance.UID, f.Container.Name)); err != nil {
-		return err
-	}
-	return f.RemoveBundle(ctx)
-}
-
-func userOf(c rikv1alpha1.Container, img *image.Image) string {
-	if c.User != "" {
-		return c.User
-	}
-	return img.Config.User
-}
-
-func (f *attempt) start(ctx context.Context) error {
-	r, err := f.e.runtimeOf(f.Instance.Template.Runtime)
-	if err != nil {
-		return err
-	}
-	dir, console := f.BundleDir(), ""
-	if f.Container.TTY {
-		console = filepath.Join(f.Node.Paths.RunDir(f.Instance.UID), "tty."+strconv.Itoa(f.Index))
-	}
-	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "runtime.log")
-	return f.Attempt.Start(ctx, shim.Start{
-		Argv: r.runArgs(f.ID(), dir, pidFile, log, console), PIDFile: pidFile, RuntimeLog: log, ConsoleSocket: console,
-	})
-}
-
-// delete ends and removes the container, in every runtime that may have it.
-func (f *attempt) delete(ctx context.Context) error {
-	throttled := f.Node.Cgroups.Unthrottle(f.Cgroup()) // a runtime waits a limited time
-	for _, r := range f.e.runtimes() {
-		if err := r.delete(ctx, f.ID()); err != nil {
-			return errors.Join(err, throttled)
-		}
-	}
-	return f.RemoveCgroup(ctx)
 }

@@ -8,27 +8,18 @@ package process
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/archive"
-	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
-	"rik.dev/rik/internal/riklet/runner/command"
 	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/spec"
 	"rik.dev/rik/internal/riklet/shim"
-	"rik.dev/rik/internal/riklet/shim/launch"
 )
 
 // errRoot is returned for an App that would run as root. Either its user or the node's
@@ -68,15 +59,7 @@ func (e *apps) Validate(t rikv1alpha1.InstanceTemplate) error {
 
 // Prepare returns the step for what outlives a restart of the process: the App's files.
 func (e *apps) Prepare(s *engine.Sandbox) engine.Preparation {
-	return engine.Preparation{Storage: lifecycle.Step{Name: "files", Undo: func(context.Context) error {
-		if err := mounts.Unmount(e.appDir(s.Instance.UID)); err != nil {
-			return err
-		}
-		if e.archives == nil {
-			return nil
-		}
-		return e.archives.Release(s.Instance.UID)
-	}}}
+	return engine.Preparation{Storage: lifecycle.Step{Name: "files", Undo: func(context.Context) error { return e.releaseFiles(s.Instance.UID) }}}
 }
 
 func (e *apps) Container(a *engine.Attempt) engine.Steps {
@@ -136,51 +119,6 @@ func (*apps) Usage(engine.Running) *instance.VMUsage { return nil }
 
 func (*apps) EndStrays(string, []string) {} // it keeps no notes about commands
 
-func (e *apps) Exec(ctx context.Context, r engine.Running, name string, o instance.ExecOptions) (int, error) {
-	node := e.host.Node()
-	var saved note
-	if err := engine.ReadJSON(processFile(node.Paths, r.Instance.UID, name), &saved); err != nil {
-		return 0, fmt.Errorf("%w: %w", instance.ErrNotRunning, err)
-	}
-	p := saved.Process
-	p.Argv = o.Command
-	if o.TTY && !command.HasTerm(p.Env) {
-		p.Env = append(slices.Clone(p.Env), command.DefaultTerm)
-	}
-	if p.NamespacesOf, _ = r.Namespaces(); p.NamespacesOf == 0 && !r.Instance.Template.HostNetwork {
-		return 0, instance.ErrNotRunning
-	}
-	x := &command.Execution{Options: o, Cmd: launch.Command(node.Shim, p)}
-	x.Cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	x.Cmd.WaitDelay = command.Stuck
-	x.Refused = func() (int, error, bool) { return 0, nil, false }
-	started := make(chan struct{})
-	x.Start = func() error {
-		defer close(started)
-		return launch.Start(x.Cmd)
-	}
-	defer context.AfterFunc(ctx, func() {
-		if <-started; x.Cmd.Process != nil {
-			command.KillSession(x.Cmd.Process.Pid)
-		}
-	})()
-	code, err := x.DoOrLeave(ctx)
-	if failure, ok := errors.AsType[*launch.Failure](err); ok && failure.Code != launch.CodeFailed {
-		if o.Stderr != nil {
-			fmt.Fprintln(o.Stderr, failure.Text)
-		}
-		return failure.Code, nil
-	}
-	return code, err
-}
-
-// note is what a command that is executed in an App needs to know about the App.
-type note struct{ Process launch.Process }
-
-func processFile(p engine.Paths, uid, name string) string {
-	return filepath.Join(p.Bundle(uid, name), "process.json")
-}
-
 // RunDirectory is the directory in Paths.Run where Apps see their files. It is empty on the node.
 const RunDirectory = "app"
 
@@ -201,138 +139,4 @@ type attempt struct {
 	user spec.User
 	dir  string
 	env  []string
-}
-
-func (f *attempt) fetch(ctx context.Context) (err error) {
-	app := f.Instance.Template.App
-	f.tree, err = f.e.archives.Get(ctx, f.Instance.UID, archive.Request{Repo: app.Repo, Version: app.Version})
-	if err == nil {
-		f.Note = engine.ImageNote{Digest: f.tree.Digest}
-	}
-	return err
-}
-
-// files mounts the App's own view of an archive's files, which belong to the App's user there. A
-// directory of the node is used as it is.
-func (f *attempt) files(ctx context.Context) (err error) {
-	if f.user, err = f.findUser(); err != nil {
-		return err
-	}
-	if f.tree.Digest == "" {
-		f.dir = f.tree.Dir
-		return nil
-	}
-	f.dir = f.e.appDir(f.Instance.UID)
-	upper, work := filepath.Join(f.e.appUpper(f.Instance.UID), "upper"), filepath.Join(f.e.appUpper(f.Instance.UID), "work")
-	for _, dir := range []string{f.dir, upper, work} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // below a 0700 directory
-			return err
-		}
-	}
-	// With metacopy, a change of the owner copies no content. The content is copied when the App
-	// first writes to the file (Documentation/filesystems/overlayfs.rst).
-	options := "lowerdir=" + f.tree.Dir + ",upperdir=" + upper + ",workdir=" + work + ",metacopy=on"
-	if err := unix.Mount("overlay", f.dir, "overlay", unix.MS_NODEV|unix.MS_NOSUID, options); err != nil {
-		return &os.PathError{Op: "mount overlay", Path: f.dir, Err: err}
-	}
-	return giveAll(ctx, f.dir, f.user)
-}
-
-// giveAll makes a user the owner of a file tree, as if the user had unpacked it. It does not
-// follow links.
-func giveAll(ctx context.Context, dir string, to spec.User) error {
-	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			return err
-		}
-		return os.Lchown(path, int(to.UID), int(to.GID)) //nolint:gosec // no other process uses the files yet
-	})
-}
-
-func (f *attempt) removeFiles(context.Context) error {
-	if err := mounts.Unmount(f.e.appDir(f.Instance.UID)); err != nil {
-		return err
-	}
-	return errors.Join(os.RemoveAll(f.e.appDir(f.Instance.UID)), os.RemoveAll(f.e.appUpper(f.Instance.UID)))
-}
-
-// findUser returns a user of the node, by name or number, or otherwise a user that only this
-// instance has.
-func (f *attempt) findUser() (spec.User, error) {
-	if f.Container.User == "" {
-		id := engine.UserOf(f.Supervisor.PID())
-		return spec.User{UID: id, GID: id}, nil
-	}
-	u, err := spec.LookUp("/", f.Container.User)
-	if err != nil {
-		return u, fmt.Errorf("looking for the user on the node: %w", err)
-	}
-	if (u.UID == 0 || u.GID == 0 || slices.Contains(u.Groups, 0)) && !f.e.allowRoot {
-		return u, errRoot
-	}
-	return u, nil
-}
-
-func (f *attempt) bundle(ctx context.Context) error {
-	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
-	if err != nil {
-		return err
-	}
-	f.env = spec.Environment(spec.Input{
-		Container: f.Container, Env: env, Hostname: engine.Hostname(f.Instance), Image: spec.Image{Env: []string{"HOME=" + f.seenDir()}},
-	})
-	return f.MakeBundle()
-}
-
-// seenDir is where the App itself sees its files. The directories around the real location
-// contain secrets of other instances, so the App cannot see them.
-func (f *attempt) seenDir() string {
-	if f.tree.Digest == "" {
-		return f.dir
-	}
-	return filepath.Join(f.Node.Paths.Run, RunDirectory)
-}
-
-// binds returns the bind mounts of an App: its files and, if it has its own network, the hosts
-// and resolv.conf files of that network.
-func (f *attempt) binds() []launch.Bind {
-	var list []launch.Bind
-	if dir := f.seenDir(); dir != f.dir {
-		list = append(list, launch.Bind{Source: f.dir, Target: dir})
-	}
-	if f.Instance.Template.HostNetwork {
-		return list
-	}
-	for _, name := range []string{"hosts", "resolv.conf"} {
-		if _, err := os.Stat(filepath.Join("/etc", name)); err == nil { // a mount target
-			list = append(list, launch.Bind{Source: f.Node.Paths.PodFile(f.Instance.UID, name), Target: filepath.Join("/etc", name)})
-		}
-	}
-	return list
-}
-
-func (f *attempt) start(ctx context.Context) error {
-	argv, err := spec.Command(f.Container, spec.Image{}, f.env)
-	if err != nil {
-		return err
-	}
-	limits := f.Container.Resources.Limits
-	procs, err := f.Node.Cgroups.Create(f.Cgroup(), cgroup.Limits{
-		MemoryBytes: limits.Bytes(rikv1alpha1.ResourceMemory), MilliCPU: limits.MilliCPU(), PIDs: f.Node.PIDs,
-	})
-	if err != nil {
-		return err
-	}
-	p := launch.Process{
-		Argv: argv, Env: f.env, Dir: f.seenDir(), UID: f.user.UID, GID: f.user.GID, Groups: f.user.Groups,
-		Root: f.e.allowRoot, Cgroups: procs, OpenFiles: f.Node.OpenFiles,
-		Hide: f.Node.Paths.Run, Binds: f.binds(),
-	}
-	if err := engine.WriteJSON(processFile(f.Node.Paths, f.Instance.UID, f.Container.Name), note{p}); err != nil {
-		return err
-	}
-	return f.Attempt.Start(ctx, shim.Start{Process: &p})
 }

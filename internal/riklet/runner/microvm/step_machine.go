@@ -3,74 +3,21 @@ package microvm
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/cgroup"
-	"rik.dev/rik/internal/riklet/disk"
 	"rik.dev/rik/internal/riklet/guest"
-	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network/tap"
-	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/shim"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/riklet/vmm"
 )
-
-// sandbox creates the machine of an instance.
-type sandbox struct {
-	*engine.Sandbox
-	e    *machines
-	node engine.Node
-	dirs paths
-
-	images map[string]*disk.Image // by container
-	was    snapshotNote           // the snapshot from which it resumes
-	note   vmNote
-	// replaced is true if the guest could not use its disk and got another one.
-	replaced bool
-}
-
-// fetch fetches the root file system of every container, because a VM has all its disks from its
-// start.
-func (v *sandbox) fetch(ctx context.Context) error {
-	v.images = map[string]*disk.Image{}
-	return progress.Watch(ctx, v.Report, func(ctx context.Context) error {
-		for _, c := range engine.Containers(v.Instance.Template) {
-			img, err := v.root(ctx, c)
-			if err != nil {
-				return fmt.Errorf("container %q: %w", c.Name, err)
-			}
-			v.images[c.Name] = img
-		}
-		return nil
-	})
-}
-
-func (v *sandbox) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Image, error) {
-	if f := v.Instance.Template.Function; f != nil && f.Execution.Rootfs != "" {
-		return v.e.vm.Disks.FromURL(ctx, v.Instance.UID, disk.URLRequest{URL: f.Execution.Rootfs, SHA256: f.Execution.SHA256})
-	}
-	auth, err := v.e.host.PullSecret(ctx, v.Instance)
-	if err != nil {
-		return nil, err
-	}
-	pulled, err := v.e.images.Pull(ctx, image.PullRequest{Reference: c.Image, Policy: c.ImagePullPolicy, Auth: auth})
-	if err != nil {
-		return nil, err
-	}
-	return v.e.vm.Disks.FromImage(ctx, v.Instance.UID, pulled)
-}
 
 // machine starts the VMM, which boots the guest's kernel.
 func (v *sandbox) machine(ctx context.Context) error {
@@ -263,118 +210,6 @@ func (v *sandbox) console() string {
 	return strings.ToValidUTF8(strings.TrimSpace(text.String()), "?")
 }
 
-// guestTimeout bounds the boot of a guest. It is long, because a boot under software emulation on
-// a loaded machine takes many seconds.
-const guestTimeout = 3 * time.Minute
-
-// bootsAtMost is how often a machine is booted until its guest is ready. The guest init ends its
-// machine if the kernel started in an unusable state. That happens to emulated machines on a busy
-// node. It is no failure of the instance, so the restart policy does not apply.
-const bootsAtMost = 5
-
-// guest connects to the guest init and configures it.
-func (v *sandbox) guest(ctx context.Context) error {
-	err := v.meet(ctx)
-	for boots := 1; v.mayBootAgain(err) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
-		if err = v.bootAgain(ctx, err); err == nil {
-			err = v.meet(ctx)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return v.save()
-}
-
-func (v *sandbox) meet(ctx context.Context) error {
-	return v.alive(ctx, func(ctx context.Context) (err error) {
-		if err := v.link(ctx); err != nil {
-			return err
-		}
-		config := v.note.Config
-		if config.Volumes, err = v.guestVolumes(ctx); err != nil {
-			return err
-		}
-		if config.Entropy, err = entropy(); err != nil {
-			return err
-		}
-		config.Time = time.Now()
-		return v.e.guest(v.Instance.UID).Configure(ctx, config)
-	})
-}
-
-// save writes down what a later riklet process must know about the machine.
-func (v *sandbox) save() error {
-	if err := engine.WriteJSON(v.dirs.vmFile(v.Instance.UID), v.note); err != nil {
-		return err
-	}
-	v.Disk, v.DiskWhy = v.note.DiskID, v.note.DiskWhy
-	return nil
-}
-
-// link waits for the guest init.
-func (v *sandbox) link(ctx context.Context) error {
-	err := v.Supervisor.Link(ctx, shim.Link{
-		Channel: v.e.vm.Driver.Channel(v.note.Machine), Socket: GuestSocket(v.node.Paths, v.Instance.UID), TimeoutMillis: guestTimeout.Milliseconds(),
-	})
-	if err != nil {
-		return fmt.Errorf("%w%s; its console ends with: %s", err, slowBy(sizeOf(v.Instance.Template)), v.console())
-	}
-	return nil
-}
-
-// slowMilliCPU is the CPU limit, in thousandths of a processor, below which the limit is the
-// likely reason for a boot timeout.
-const slowMilliCPU = 200
-
-// slowBy names the CPU limit if it makes a boot slow.
-func slowBy(size vmSize) string {
-	if size.milliCPU == 0 || size.milliCPU >= slowMilliCPU {
-		return ""
-	}
-	return fmt.Sprintf(" (its cpu limit of %dm makes its boot slow)", size.milliCPU)
-}
-
-// entropyBytes is enough for a seed of the kernel's random number generator and a reserve.
-const entropyBytes = 64
-
-func entropy() ([]byte, error) {
-	b := make([]byte, entropyBytes)
-	_, err := rand.Read(b)
-	return b, err
-}
-
-func (v *sandbox) guestVolumes(ctx context.Context) ([]guest.Volume, error) {
-	var list []guest.Volume
-	for _, volume := range v.Instance.Template.Volumes {
-		g := guest.Volume{Name: volume.Name}
-		var err error
-		switch {
-		case volume.EmptyDir != nil:
-			g.Memory, g.SizeBytes = volume.EmptyDir.InMemory, volume.EmptyDir.SizeLimitBytes
-		case volume.ConfigMap != nil || volume.Secret != nil:
-			g, err = v.e.projected(ctx, v.Instance, volume)
-		default:
-			err = &engine.ConfigError{Err: errors.New("has no source that a microVM can mount")}
-		}
-		if err != nil {
-			return nil, fmt.Errorf("volume %q: %w", volume.Name, err)
-		}
-		list = append(list, g)
-	}
-	return list, nil
-}
-
-// projected returns a ConfigMap or Secret in the form that a guest receives.
-func (e *machines) projected(ctx context.Context, in instance.Instance, v rikv1alpha1.Volume) (guest.Volume, error) {
-	files, mode, err := e.host.Files(ctx, in, v)
-	g := guest.Volume{Name: v.Name, Memory: true, Projected: true}
-	for _, path := range slices.Sorted(maps.Keys(files)) {
-		g.Files = append(g.Files, guest.File{Path: path, Mode: uint32(mode), Data: files[path]})
-	}
-	return g, err
-}
-
 // removeMachine removes what the machine has on the node, except its writable disk, which stays
 // until the instance is deleted. The machine's process ends with the instance's cgroup.
 func (v *sandbox) removeMachine(ctx context.Context) error {
@@ -402,43 +237,4 @@ func (v *sandbox) clear(ctx context.Context) error {
 		return err
 	}
 	return v.e.removeVMDir(uid)
-}
-
-// attempt is an attempt to start a container in the guest of its instance.
-type attempt struct {
-	*engine.Attempt
-	e    *machines
-	root vmImage
-	vm   vmNote
-}
-
-// recall finds the container's disk. The machine has had it since its start.
-func (f *attempt) recall(context.Context) (err error) {
-	if f.vm, err = f.e.note(f.Instance.UID); err != nil {
-		return err
-	}
-	f.root = f.vm.Images[f.Container.Name]
-	f.Note = engine.ImageNote{Digest: f.root.Digest, StopSignal: f.root.Config.StopSignal}
-	_, err = engine.StopSignal(f.Note.StopSignal)
-	return err
-}
-
-func (f *attempt) bundle(context.Context) error {
-	return f.MakeBundle()
-}
-
-func (f *attempt) start(ctx context.Context) error {
-	env, err := f.e.host.Environment(ctx, f.Instance, f.Address, f.Container)
-	if err != nil {
-		return err
-	}
-	p, err := guestProcess(f.Instance.Template, f.Container, f.root, env, f.vm.Config.Hostname, f.Node.PIDs)
-	if err != nil {
-		return err
-	}
-	err = f.Attempt.Start(ctx, shim.Start{Guest: &p})
-	if err != nil {
-		EndIfSilent(ctx, f.Node, f.Instance.UID, f.Supervisor)
-	}
-	return err
 }

@@ -1,0 +1,9 @@
+package microvm
+
+import (
+	"context"
+)
+
+func (f *attempt) bundle(context.Context) error {
+	return f.MakeBundle()
+}
