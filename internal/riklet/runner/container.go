@@ -37,10 +37,10 @@ func (c *container) start() {
 	m := c.m
 	s := m.rec.Containers[c.spec.Name]
 	f := &fill{d: m.d, engine: m.engine, again: s.Attempt > 0 || s.Reason != "", Attempt: engine.Attempt{
-		Node: m.d.node(), Instance: m.rec.Instance, Container: c.spec, Index: c.index, Number: s.Attempt + 1,
+		Node: m.d.node(), Instance: m.in, Container: c.spec, Index: c.index, Number: s.Attempt + 1,
 		Address: m.address(), Supervisor: m.shim,
 	}}
-	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever {
+	if m.in.Template.RestartPolicy == rikv1alpha1.RestartNever {
 		// At most one attempt: it must be durable that it was tried, before it is tried.
 		rec := m.snapshot()
 		s.Attempt++
@@ -55,8 +55,7 @@ func (c *container) start() {
 		})
 	}
 	c.begin()
-	ctx := m.startCtx
-	m.task(func() func() {
+	m.startTask(func(ctx context.Context) func() {
 		got, err := f.run(ctx)
 		return func() { c.started(f, got, err) }
 	})
@@ -66,8 +65,7 @@ func (c *container) start() {
 func (c *container) join(attempt int) {
 	c.begin()
 	m, client := c.m, c.m.shim
-	ctx := m.startCtx
-	m.task(func() func() {
+	m.startTask(func(ctx context.Context) func() {
 		got, err := client.Start(ctx, shim.Start{Container: c.spec.Name, Attempt: attempt})
 		return func() { c.started(&fill{Attempt: engine.Attempt{Number: attempt}}, got, err) }
 	})
@@ -75,13 +73,11 @@ func (c *container) join(attempt int) {
 
 func (c *container) begin() {
 	c.starting, c.pulling, c.sent, c.killAt, c.killWhy = true, "", 0, time.Time{}, ""
-	c.m.starts++
 }
 
 // started handles the result of a start.
 func (c *container) started(f *fill, got shim.Container, err error) {
 	m := c.m
-	m.starts--
 	c.starting, c.pulling = false, ""
 	s := m.rec.Containers[c.spec.Name]
 	if f.Note != (engine.ImageNote{}) {
@@ -199,7 +195,7 @@ func (c *container) signal(s syscall.Signal) {
 				m.log.Warn("a container that is killed may take long to die", "container", c.spec.Name, "err", err)
 			}
 		}
-		err := m.engine.Signal(ctx, client, m.rec.Instance, c.spec.Name, s)
+		err := m.engine.Signal(ctx, client, m.in, c.spec.Name, s)
 		if err != nil && !errors.Is(err, shim.ErrGone) && ctx.Err() == nil {
 			m.log.Warn("a signal could not be sent", "container", c.spec.Name, "signal", s, "err", err)
 		}

@@ -35,10 +35,7 @@ func (u diskUse) excess() int64 { return u.used - u.requested }
 func (d *Driver) Evict(ctx context.Context) (uid string, err error) {
 	var uses []diskUse
 	for _, m := range d.all() {
-		m.mu.Lock()
-		phase, seen := m.status.Status.Phase, m.seen
-		m.mu.Unlock()
-		if !seen || phase != rikv1alpha1.InstanceRunning && phase != rikv1alpha1.InstanceCreating {
+		if phase := m.phase(); phase != rikv1alpha1.InstanceRunning && phase != rikv1alpha1.InstanceCreating {
 			continue
 		}
 		if m.evicting.Load() {
@@ -82,12 +79,12 @@ func (m *machine) evict(message string) {
 
 // diskUse adds up what an instance has written. The instance's template never changes.
 func (d *Driver) diskUse(ctx context.Context, m *machine) (diskUse, error) {
-	t := m.rec.Instance.Template
+	t := m.in.Template
 	u := diskUse{m: m, priority: t.Priority, requested: t.EffectiveRequests().Bytes(rikv1alpha1.ResourceDisk)}
 	if m.engine == nil {
 		return u, nil
 	}
-	for _, place := range m.engine.Written(m.rec.Instance) {
+	for _, place := range m.engine.Written(m.in) {
 		used, err := allocated(ctx, place)
 		if err != nil {
 			return u, fmt.Errorf("measuring what instance %s has written: %w", m.uid, err)

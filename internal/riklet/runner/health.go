@@ -19,6 +19,16 @@ const (
 	soonerAgain = 6
 )
 
+// checks is the state of the regular checks of a machine.
+type checks struct {
+	refreshed  time.Time // when object volumes were last checked
+	refreshing bool
+	oomAt      time.Time // when the counters of OOM kills were last read
+	askedAt    time.Time // when its health was last checked
+	asking     bool
+	silences   int // how many consecutive health checks got no answer
+}
+
 // healthDue checks the instance's health when it is due, and returns when it is due again. An
 // instance that does not run is not checked.
 func (m *machine) healthDue() time.Time {
@@ -36,14 +46,12 @@ func (m *machine) healthDue() time.Time {
 		return due
 	}
 	m.asking = true
-	m.starts++
-	ctx, client, health := m.startCtx, m.shim, m.engine.Health
-	m.task(func() func() {
+	client, health := m.shim, m.engine.Health
+	m.startTask(func(ctx context.Context) func() {
 		asking, cancel := context.WithTimeout(ctx, m.d.cfg.HealthTimeout)
 		defer cancel()
 		err := health.Answers(asking, m.uid)
 		return func() {
-			m.starts--
 			m.asking, m.askedAt = false, m.now()
 			m.answered(client, err)
 		}

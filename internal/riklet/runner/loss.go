@@ -27,7 +27,7 @@ func (m *machine) loseSandbox(reason, why string) {
 		c.endProbes()
 		m.loseRun(c, reason, why)
 	}
-	if losesMemory(m.rec.Instance.Template) {
+	if losesMemory(m.in.Template) {
 		m.rec = initAgain(m.rec, reason, "what it prepared in memory was lost: "+why, m.now())
 	}
 }
@@ -47,7 +47,7 @@ func (m *machine) ranWith(disk, why string) {
 	}
 	was := m.rec.Disk
 	m.rec.Disk, m.dirty = disk, true
-	if disk == "" || was == "" && !everStarted(m.rec) || !volumesOnDisk(m.rec.Instance.Template) {
+	if disk == "" || was == "" && !everStarted(m.rec) || !volumesOnDisk(m.in.Template) {
 		return
 	}
 	m.log.Warn("the volumes of a microVM are lost", "why", why)

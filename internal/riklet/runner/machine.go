@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"rik.dev/rik/internal/riklet/instance"
@@ -16,54 +14,35 @@ import (
 )
 
 // machine is the runner of one instance. Its fields belong to the goroutine of run, except those
-// under mu. Before run starts, they belong to Recover.
+// that never change, the mailbox and what is published. Before run starts, they belong to Recover.
+//
+// The parts of a machine are next to the code that uses them: preparation in prepare.go, ending in
+// teardown.go, suspension in suspend.go, checks in health.go, work in work.go.
 type machine struct {
 	d   *Driver
 	uid string
+	// in is the instance of the record. It never changes, so any goroutine may read it.
+	in  instance.Instance
 	log *slog.Logger
 	// engine runs the instance's processes. It is nil if the instance's kind is not known.
 	engine *engine.Engine
+
+	mailbox
+	published
+	work
 
 	rec        state.Record
 	dirty      bool // the record differs from the saved one
 	containers []*container
 	shim       *shim.Client
-	prepared   bool                 // the directories, the volumes and the supervisor exist
-	leftovers  bool                 // something may remain from an earlier run; undo it first
 	attachment *instance.Attachment // its network attachment, or nil
-	prepare    attempts
-	teardown   attempts
-	trouble    string    // why the instance cannot be prepared or torn down
-	reason     string    // the reason of a preparation trouble
-	pulling    string    // progress of a slow image pull that is part of the preparation
-	serving    bool      // it served ports when its stop was ordered
-	signalAt   time.Time // the earliest time of the stop signal
-	callOffAt  time.Time // when starts under way are canceled at its end; zero: at the deadline
-	gone       bool
-	holding    bool            // a suspend or resume is under way
-	restoring  func(error)     // reports the result of a resume from disk; nil: none is under way
-	parked     attempts        // attempts to undo what an instance on disk still has on the node
-	runCtx     context.Context // the context of Run
-	startCtx   context.Context // the context of everything that a stop interrupts
-	stopStarts context.CancelCauseFunc
-	starts     int // operations under startCtx
-	tasks      sync.WaitGroup
-	refreshed  time.Time // when object volumes were last checked
-	refreshing bool
-	oomAt      time.Time // when the counters of OOM kills were last read
-	askedAt    time.Time // when its health was last checked
-	asking     bool
-	silences   int // how many consecutive health checks got no answer
-	// evicting is set when the instance was chosen for eviction because the disk is full.
-	evicting atomic.Bool
+	trouble    string               // why the instance cannot be prepared or torn down
+	gone       bool                 // it is forgotten; run ends
 
-	mu     sync.Mutex // guards the fields below
-	inbox  []func()
-	wake   chan struct{} // has a buffer of one
-	status instance.Observation
-	seen   bool // status is set
-	pid    int  // of the supervisor; 0: none
-	ended  bool // no more log lines will follow
+	preparation
+	suspension
+	ending
+	checks
 }
 
 // attempts is an operation that is retried with a back-off, up to a longest delay.
@@ -81,7 +60,7 @@ func (a *attempts) failed(now time.Time, longest time.Duration) {
 
 func newMachine(d *Driver, rec state.Record) *machine {
 	m := &machine{
-		d: d, uid: rec.Instance.UID, rec: rec, wake: make(chan struct{}, 1),
+		d: d, uid: rec.Instance.UID, in: rec.Instance, rec: rec, mailbox: newMailbox(),
 		log: d.cfg.Logger.With("instance", rec.Instance.UID), engine: d.engineOf(rec.Instance.Template),
 	}
 	if m.rec.Containers == nil {
@@ -94,32 +73,10 @@ func newMachine(d *Driver, rec state.Record) *machine {
 	return m
 }
 
-// post sends work to the machine's goroutine. It never blocks.
-func (m *machine) post(work func()) {
-	m.mu.Lock()
-	m.inbox = append(m.inbox, work)
-	m.mu.Unlock()
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (m *machine) takeInbox() {
-	m.mu.Lock()
-	inbox := m.inbox
-	m.inbox = nil
-	m.mu.Unlock()
-	for _, work := range inbox {
-		work()
-	}
-}
-
 // run drives the instance until ctx ends or the instance is forgotten. It does not stop the
 // instance's processes.
 func (m *machine) run(ctx context.Context) {
-	m.runCtx = ctx
-	m.startCtx, m.stopStarts = context.WithCancelCause(ctx)
+	m.begin(ctx)
 	defer m.stopStarts(nil)
 	m.attached()
 	for {
@@ -152,15 +109,6 @@ func (m *machine) run(ctx context.Context) {
 }
 
 func (m *machine) now() time.Time { return m.d.cfg.Clock.Now() }
-
-// task runs work in another goroutine and posts the function that work returns.
-func (m *machine) task(work func() (done func())) {
-	m.tasks.Go(func() {
-		if done := work(); done != nil {
-			m.post(done)
-		}
-	})
-}
 
 // step does what is due and returns when to look again. The zero time means: after the next
 // event.
@@ -213,7 +161,7 @@ func earliest(times ...time.Time) time.Time {
 }
 
 func (m *machine) view() view {
-	v := view{policy: m.rec.Instance.Template.RestartPolicy}
+	v := view{policy: m.in.Template.RestartPolicy}
 	for _, c := range m.containers {
 		cv := containerView{name: c.spec.Name, starting: c.starting, Container: m.rec.Containers[c.spec.Name]}
 		if c.init {
@@ -269,7 +217,7 @@ func (m *machine) stop(grace time.Duration) {
 }
 
 func (m *machine) grace() time.Duration {
-	if s := m.rec.Instance.Template.TerminationGracePeriodSeconds; s != nil {
+	if s := m.in.Template.TerminationGracePeriodSeconds; s != nil {
 		return time.Duration(*s) * time.Second
 	}
 	return 30 * time.Second
@@ -316,9 +264,7 @@ func (m *machine) setContainer(name string, c state.Container) {
 // instance.
 func (m *machine) connected(c *shim.Client) {
 	m.shim = c
-	m.mu.Lock()
-	m.pid = c.PID()
-	m.mu.Unlock()
+	m.setSupervisor(c.PID())
 }
 
 // attach stores the connection to the supervisor and handles the events from it.
@@ -341,9 +287,7 @@ func (m *machine) hangUp() {
 		m.log.Debug("closing the connection to the supervisor", "err", err)
 	}
 	m.shim = nil
-	m.mu.Lock()
-	m.pid = 0
-	m.mu.Unlock()
+	m.setSupervisor(0)
 }
 
 // lost is called when a connection to a supervisor has ended. Unless this process closed it, the
@@ -364,18 +308,8 @@ func (m *machine) lost(c *shim.Client) {
 // supervisorEnded is the message of containers that ended with their supervisor.
 const supervisorEnded = "the supervisor of the instance ended"
 
-// live returns what engines need to reach the instance's processes. Any goroutine may call it,
-// because the instance itself never changes.
+// live returns what engines need to reach the instance's processes. Any goroutine may call it.
 func (m *machine) live() engine.Running {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return engine.Running{Instance: m.rec.Instance, PID: m.pid, Address: m.status.Status.Address}
-}
-
-func (m *machine) observation() (instance.Observation, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	o := m.status
-	o.Status = *o.Status.DeepCopy()
-	return o, m.seen
+	pid, address := m.place()
+	return engine.Running{Instance: m.in, PID: pid, Address: address}
 }

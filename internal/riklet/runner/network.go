@@ -67,7 +67,7 @@ func (d *Driver) keepNetwork(ctx context.Context, known map[string]*machine) {
 // address returns the instance's address, or "" if it has none yet.
 func (m *machine) address() string {
 	switch {
-	case m.rec.Instance.Template.HostNetwork:
+	case m.in.Template.HostNetwork:
 		return m.d.cfg.Node.Address
 	case m.attachment != nil:
 		return m.attachment.Address.Addr().String()
@@ -92,7 +92,7 @@ func (m *machine) serves() bool {
 	if !m.render().Ready {
 		return false
 	}
-	for _, c := range m.rec.Instance.Template.Processes() {
+	for _, c := range m.in.Template.Processes() {
 		if len(c.Ports) > 0 {
 			return true
 		}

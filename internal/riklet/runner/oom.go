@@ -33,7 +33,7 @@ func oomMessage(code int) string {
 
 // oomDue reads the counters when they are due, and returns when they are due again.
 func (m *machine) oomDue() time.Time {
-	if m.rec.Instance.Template.Virtual() {
+	if m.in.Template.Virtual() {
 		return time.Time{} // the guest counts, and reports it when a container ends
 	}
 	running := false

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -104,9 +105,8 @@ func (m *machine) notParked(o *parking, err error) {
 		o.done(err)
 		return
 	}
-	in := m.rec.Instance
 	m.task(func() func() {
-		back := m.engine.Hold(ctx, in, o.running, o.held)
+		back := m.engine.Hold(ctx, m.in, o.running, o.held)
 		return func() {
 			m.holding = false
 			if back != nil && ctx.Err() == nil {
@@ -131,12 +131,9 @@ func (m *machine) parkStep() time.Time {
 		return m.parked.retryAt
 	}
 	m.parked.active = true
-	m.starts++
-	ctx, in := m.startCtx, m.rec.Instance
-	m.task(func() func() {
-		err := m.d.takeBack(ctx, in, allButSnapshot)
+	m.startTask(func(ctx context.Context) func() {
+		err := m.d.takeBack(ctx, m.in, allButSnapshot)
 		return func() {
-			m.starts--
 			if err != nil {
 				m.parked.failed(m.now(), longestTeardownDelay)
 				if ctx.Err() == nil {
@@ -152,7 +149,7 @@ func (m *machine) parkStep() time.Time {
 
 // unpark begins to resume an instance from disk.
 func (m *machine) unpark(done func(error)) {
-	err := m.engine.Validate(m.rec.Instance.Template)
+	err := m.engine.Validate(m.in.Template)
 	switch {
 	case m.restoring != nil:
 		err = errHolding

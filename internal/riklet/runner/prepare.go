@@ -12,6 +12,15 @@ import (
 	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
+// preparation is the state of a machine whose instance is prepared.
+type preparation struct {
+	prepared  bool // the directories, the volumes and the supervisor exist
+	leftovers bool // something may remain from an earlier run; undo it first
+	prepare   attempts
+	reason    string // the reason of a preparation trouble
+	pulling   string // progress of a slow image pull that is part of the preparation
+}
+
 // prepareStep creates what all containers of the instance share. Meanwhile the record becomes
 // durable, before any container starts.
 func (m *machine) prepareStep() time.Time {
@@ -21,14 +30,13 @@ func (m *machine) prepareStep() time.Time {
 	if m.prepare.retryAt.After(m.now()) {
 		return m.prepare.retryAt
 	}
-	if why := m.d.networkReady(m.rec.Instance.Template); why != nil && !m.leftovers {
+	if why := m.d.networkReady(m.in.Template); why != nil && !m.leftovers {
 		m.waitForNetwork(why)
 		return m.prepare.retryAt
 	}
 	m.prepare.active = true
-	m.starts++
 	m.pulling = ""
-	b := &build{d: m.d, clean: !m.leftovers, Sandbox: engine.Sandbox{Instance: m.rec.Instance, Report: func(p progress.Progress) {
+	b := &build{d: m.d, clean: !m.leftovers, Sandbox: engine.Sandbox{Instance: m.in, Report: func(p progress.Progress) {
 		m.post(func() {
 			if m.prepare.active {
 				m.pulling = p.String()
@@ -40,8 +48,7 @@ func (m *machine) prepareStep() time.Time {
 	}
 	rec, leftovers := m.snapshot(), m.leftovers
 	m.dirty = false
-	ctx := m.startCtx
-	m.task(func() func() {
+	m.startTask(func(ctx context.Context) func() {
 		err := b.run(ctx, leftovers, func() error { return m.d.store.Put(rec) })
 		return func() { m.preparedWith(b, err) }
 	})
@@ -49,7 +56,6 @@ func (m *machine) prepareStep() time.Time {
 }
 
 func (m *machine) preparedWith(b *build, err error) {
-	m.starts--
 	m.prepare.active, m.pulling = false, ""
 	if b.Supervisor != nil && err != nil {
 		_ = b.Supervisor.Close() // Undo removes the supervisor
@@ -80,7 +86,7 @@ func (m *machine) preparedWith(b *build, err error) {
 	m.prepare.failed(m.now(), longestDelay)
 	m.trouble, m.reason = err.Error(), m.prepareReason(err)
 	m.log.Warn("instance could not be prepared", "step", lifecycle.StepOf(err), "err", err)
-	if m.rec.Instance.Template.RestartPolicy == rikv1alpha1.RestartNever || m.permanent(err) {
+	if m.in.Template.RestartPolicy == rikv1alpha1.RestartNever || m.permanent(err) {
 		m.finish(outcome{rikv1alpha1.InstanceFailed, m.reason, err.Error()})
 	}
 }

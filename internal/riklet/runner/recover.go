@@ -152,7 +152,7 @@ func (m *machine) recover(ctx context.Context) {
 	attachment := m.d.attachmentOf(m.uid)
 	// An instance with neither a network attachment nor a container was not prepared completely.
 	// An instance with containers only is from a version of rik without a network.
-	finished := err == nil && (attachment != nil || !m.d.networked(m.rec.Instance.Template) || len(client.Containers()) > 0)
+	finished := err == nil && (attachment != nil || !m.d.networked(m.in.Template) || len(client.Containers()) > 0)
 	var found engine.Found
 	if finished && !rebooted && m.engine != nil {
 		found = m.engine.Find(m.uid, client.Containers())
@@ -379,7 +379,7 @@ func (d *Driver) Purge(ctx context.Context) error {
 	var errs []error
 	for _, m := range d.all() {
 		m.hangUp()
-		errs = append(errs, d.takeBack(ctx, m.rec.Instance, everything), d.store.Delete(m.uid))
+		errs = append(errs, d.takeBack(ctx, m.in, everything), d.store.Delete(m.uid))
 		d.remove(m)
 	}
 	d.killStrayShims(nil)

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 const refreshInterval = time.Minute
 
 func (m *machine) objectVolumes() []rikv1alpha1.Volume {
-	return slices.DeleteFunc(slices.Clone(m.rec.Instance.Template.Volumes), func(v rikv1alpha1.Volume) bool {
+	return slices.DeleteFunc(slices.Clone(m.in.Template.Volumes), func(v rikv1alpha1.Volume) bool {
 		return v.ConfigMap == nil && v.Secret == nil
 	})
 }
@@ -39,12 +40,9 @@ func (m *machine) refreshVolumes() {
 		return
 	}
 	m.refreshing = true
-	m.starts++
-	in, ctx := m.rec.Instance, m.startCtx
-	m.task(func() func() {
-		err := m.engine.Refresh(ctx, in, volumes)
+	m.startTask(func(ctx context.Context) func() {
+		err := m.engine.Refresh(ctx, m.in, volumes)
 		return func() {
-			m.starts--
 			m.refreshing, m.refreshed = false, m.now()
 			if err != nil && ctx.Err() == nil {
 				m.log.Warn("mounted objects could not be brought up to date", "err", err)

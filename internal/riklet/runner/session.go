@@ -60,7 +60,7 @@ func (m *machine) neverStarted(name string) error {
 
 // pick returns the named container, or the first container if name is empty.
 func (m *machine) pick(name string) (string, error) {
-	t := m.rec.Instance.Template // never changes
+	t := m.in.Template
 	if main := t.Processes(); name == "" && len(main) > 0 {
 		return main[0].Name, nil
 	}
@@ -75,17 +75,10 @@ func (m *machine) pick(name string) (string, error) {
 // pickLog is pick, but it also accepts the console of a microVM.
 func (m *machine) pickLog(name string) (string, error) {
 	picked, err := m.pick(name)
-	if err != nil && name == rikv1alpha1.ConsoleLog && m.rec.Instance.Template.Virtual() {
+	if err != nil && name == rikv1alpha1.ConsoleLog && m.in.Template.Virtual() {
 		return engine.VMM, nil
 	}
 	return picked, err
-}
-
-// over reports that no more log lines will follow.
-func (m *machine) over() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ended
 }
 
 // Exec runs a command in a container. It may return while a read from Stdin still blocks. The

@@ -6,25 +6,16 @@ import (
 	"time"
 	"unicode"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/excerpt"
-	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/state"
 )
 
 // publish makes a new observation if the status has changed.
 func (m *machine) publish() {
-	status := m.render()
-	m.mu.Lock()
-	changed := !m.seen || !equality.Semantic.DeepEqual(m.status.Status, status)
-	if changed {
-		m.status, m.seen = instance.Observation{UID: m.uid, Sequence: m.d.sequence(), Status: status}, true
-	}
-	m.mu.Unlock()
-	if changed {
+	if m.show(m.uid, m.render(), m.d.sequence) {
 		m.d.cfg.Changed()
 	}
 }
@@ -162,7 +153,7 @@ func (c *container) render(s state.Container, now time.Time) rikv1alpha1.Contain
 	if s.State != rikv1alpha1.ContainerExited {
 		status.LastState = s.Last.DeepCopy()
 	}
-	policy := c.m.rec.Instance.Template.RestartPolicy
+	policy := c.m.in.Template.RestartPolicy
 	over := c.m.rec.Final != nil || c.m.rec.Stop != nil || c.m.rec.Terminated
 	switch s.State {
 	case rikv1alpha1.ContainerRunning:

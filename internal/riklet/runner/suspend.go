@@ -12,6 +12,13 @@ import (
 // errHolding is returned while an instance is already being suspended or resumed.
 var errHolding = errors.New("the instance is being suspended or resumed already")
 
+// suspension is the state of a machine whose instance is suspended or resumed.
+type suspension struct {
+	holding   bool        // a suspend or resume is under way
+	restoring func(error) // reports the result of a resume from disk; nil: none is under way
+	parked    attempts    // attempts to undo what an instance on disk still has on the node
+}
+
 // Suspend pauses the processes of an instance.
 func (d *Driver) Suspend(ctx context.Context, uid string, in instance.Place) error {
 	if in == instance.OnDisk {
@@ -66,9 +73,9 @@ func (m *machine) hold(held bool, done func(error)) {
 	if held { // stop the probes: a paused container cannot answer
 		m.endProbes()
 	}
-	ctx, in := m.runCtx, m.rec.Instance
+	ctx := m.runCtx
 	m.task(func() func() {
-		err := m.engine.Hold(ctx, in, running, held)
+		err := m.engine.Hold(ctx, m.in, running, held)
 		return func() { m.held(held, err, done) }
 	})
 }
@@ -128,9 +135,9 @@ func (m *machine) probeAgain() {
 func (m *machine) release() bool {
 	if m.rec.Suspended && !m.rec.OnDisk && !m.holding {
 		m.holding = true
-		ctx, in, running := m.runCtx, m.rec.Instance, m.running()
+		ctx, running := m.runCtx, m.running()
 		m.task(func() func() {
-			err := m.engine.Hold(ctx, in, running, false)
+			err := m.engine.Hold(ctx, m.in, running, false)
 			return func() {
 				if err != nil && ctx.Err() == nil {
 					m.log.Warn("a suspended instance does not go on; it is ended hard", "err", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -33,6 +34,17 @@ const (
 
 var errStopped = errors.New("the instance is being stopped")
 
+// ending is the state of a machine whose instance ends.
+type ending struct {
+	teardown  attempts
+	serving   bool      // it served ports when its stop was ordered
+	signalAt  time.Time // the earliest time of the stop signal
+	callOffAt time.Time // when starts under way are canceled at its end; zero: at the deadline
+	// evicting is set when the instance was chosen for eviction because the disk is full. Any
+	// goroutine may read it.
+	evicting atomic.Bool
+}
+
 // end ends the instance: it sends signals and then tears everything down, with retries until that
 // succeeds.
 func (m *machine) end(deadline time.Time, what extent) time.Time {
@@ -53,9 +65,9 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 	}
 	m.teardown.active = true
 	m.hangUp()
-	ctx, in := m.runCtx, m.rec.Instance
+	ctx := m.runCtx
 	m.task(func() func() {
-		err := m.d.takeBack(ctx, in, what)
+		err := m.d.takeBack(ctx, m.in, what)
 		return func() { m.tookBack(what, err) }
 	})
 	return time.Time{}
@@ -144,9 +156,7 @@ func (m *machine) tookBack(what extent, err error) {
 			m.setContainer(c.spec.Name, exited(s, 128+9, reasonError, "it did not end by itself", now))
 		}
 	}
-	m.mu.Lock()
-	m.ended = true
-	m.mu.Unlock()
+	m.setOver()
 	m.dirty = true
 	if what == everything {
 		m.rec.Terminated = true
