@@ -118,7 +118,7 @@ func (c *container) notStarted(f *fill, err error) {
 	}
 	s := m.rec.Containers[c.spec.Name]
 	var config *engine.ConfigError
-	m.log.Warn("container could not be started", "container", c.spec.Name, "step", lifecycle.StepOf(err), "err", err)
+	m.log.Warn("starting a container failed", "container", c.spec.Name, "step", lifecycle.StepOf(err), "err", err)
 	switch step := lifecycle.StepOf(err); {
 	case m.permanent(err):
 		reason := reasonConfig
@@ -176,7 +176,7 @@ func (m *machine) exited(e shim.Container) {
 		reason = reasonCompleted
 	}
 	if e.LogError != "" {
-		m.log.Warn("a container's output was lost", "container", e.Name, "err", e.LogError)
+		m.log.Warn("part of a container's output was lost", "container", e.Name, "err", e.LogError)
 	}
 	m.setContainer(e.Name, exited(s, code, reason, message, e.FinishedAt))
 	m.log.Info("container ended", "container", e.Name, "code", code, "reason", reason)
@@ -192,12 +192,12 @@ func (c *container) signal(s syscall.Signal) {
 	m.task(func() func() {
 		if s == syscall.SIGKILL {
 			if err := m.d.cgroups.Unthrottle(m.d.cgroup(m.uid) + "/" + c.spec.Name); err != nil {
-				m.log.Warn("a container that is killed may take long to die", "container", c.spec.Name, "err", err)
+				m.log.Warn("removing the CPU limit of a container failed; its end may take long", "container", c.spec.Name, "err", err)
 			}
 		}
 		err := m.engine.Signal(ctx, client, m.in, c.spec.Name, s)
 		if err != nil && !errors.Is(err, shim.ErrGone) && ctx.Err() == nil {
-			m.log.Warn("a signal could not be sent", "container", c.spec.Name, "signal", s, "err", err)
+			m.log.Warn("sending a signal failed", "container", c.spec.Name, "signal", s, "err", err)
 		}
 		return nil
 	})

@@ -63,9 +63,9 @@ const (
 	reasonEvicted        = "Evicted"
 )
 
-// decide returns what the instance needs next: to start the next init container or all
-// containers, after a back-off if the restart policy restarts them, or nothing more because the
-// instance has ended.
+// decide returns what the instance needs next. It starts the next init container or all containers.
+// A container that the restart policy starts again waits for its back-off first. If the instance
+// has ended, it needs nothing more.
 func decide(v view, now time.Time) decision {
 	for _, c := range v.init {
 		if c.State == rikv1alpha1.ContainerExited && succeeded(c) {
@@ -270,7 +270,7 @@ func rebuilt(c state.Container, policy rikv1alpha1.RestartPolicy, now time.Time)
 	case c.State == rikv1alpha1.ContainerExited && !restarts(policy, v):
 		return c
 	case policy == rikv1alpha1.RestartNever && c.Attempt > 0:
-		return exited(c, 128+9, reasonRebooted, "the machine was started anew while it ran", now)
+		return exited(c, 128+9, reasonRebooted, "the node was rebooted while the container ran", now)
 	default:
 		return state.Container{Attempt: c.Attempt, Restarts: c.Restarts, ImageDigest: c.ImageDigest, Last: c.Last}
 	}

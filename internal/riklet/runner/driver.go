@@ -46,14 +46,14 @@ var _ instance.Driver = (*Driver)(nil)
 // releases the state file.
 func New(cfg Config) (*Driver, error) {
 	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("configuring the Pod driver: %w", err)
+		return nil, fmt.Errorf("configuring the runner: %w", err)
 	}
 	cfg = cfg.withDefaults()
 	if os.Geteuid() != 0 {
-		return nil, errors.New("running Pods needs root")
+		return nil, errors.New("running instances needs root")
 	}
 	if err := os.MkdirAll(filepath.Join(cfg.Root, engine.Instances), 0o700); err != nil {
-		return nil, fmt.Errorf("making the state directory: %w", err)
+		return nil, fmt.Errorf("creating the state directory: %w", err)
 	}
 	store, err := state.Open(filepath.Join(cfg.Root, recordsFile))
 	if err != nil {

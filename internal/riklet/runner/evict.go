@@ -87,7 +87,7 @@ func (d *Driver) diskUse(ctx context.Context, m *machine) (diskUse, error) {
 	for _, place := range m.engine.Written(m.in) {
 		used, err := allocated(ctx, place)
 		if err != nil {
-			return u, fmt.Errorf("measuring what instance %s has written: %w", m.uid, err)
+			return u, fmt.Errorf("measuring the data that instance %s has written: %w", m.uid, err)
 		}
 		u.used += used
 	}
@@ -117,8 +117,8 @@ func allocated(ctx context.Context, dir string) (total int64, err error) {
 	return total, err
 }
 
-// endByItself tears down an instance that has ended. What it wrote stays for inspection. After an
-// eviction, what it wrote is removed at once, because the space is needed.
+// endByItself tears down an instance that has ended. Its volumes and logs stay for inspection. After
+// an eviction its volumes are removed at once, because the space is needed.
 func (m *machine) endByItself() time.Time {
 	if m.rec.Final.Reason == reasonEvicted {
 		return m.end(m.rec.Final.At, allButLogs)

@@ -361,7 +361,7 @@ func TestPrivilegedCapabilitiesOfTheNode(t *testing.T) {
 		t.Errorf("log = %q, want %q", got, want)
 	}
 	s := n.await("added", "refused", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason == reasonStart })
-	if !strings.Contains(s.Message, "CAP_SYSLOG") || !strings.Contains(s.Message, "the node itself does not hold") {
+	if !strings.Contains(s.Message, "CAP_SYSLOG") || !strings.Contains(s.Message, "the node does not have the capability") {
 		t.Errorf("status = %+v", s)
 	}
 }

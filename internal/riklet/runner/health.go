@@ -72,11 +72,11 @@ func (m *machine) answered(client *shim.Client, err error) {
 		return
 	}
 	m.silences = 0
-	m.log.Warn("a guest has fallen silent; its VMM is ended")
+	m.log.Warn("a guest has not answered several times; its VMM is killed")
 	ctx, health := m.runCtx, m.engine.Health
 	m.task(func() func() {
 		if err := health.Kill(ctx, client); err != nil && ctx.Err() == nil {
-			m.log.Warn("a VMM could not be ended", "err", err)
+			m.log.Warn("killing a VMM failed", "err", err)
 		}
 		return nil
 	})

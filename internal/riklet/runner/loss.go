@@ -28,7 +28,7 @@ func (m *machine) loseSandbox(reason, why string) {
 		m.loseRun(c, reason, why)
 	}
 	if losesMemory(m.in.Template) {
-		m.rec = initAgain(m.rec, reason, "what it prepared in memory was lost: "+why, m.now())
+		m.rec = initAgain(m.rec, reason, "the data that it prepared in memory was lost: "+why, m.now())
 	}
 }
 
@@ -69,8 +69,8 @@ func volumesOnDisk(t rikv1alpha1.InstanceTemplate) bool {
 }
 
 // losesMemory reports whether init containers may have prepared something that ends with the
-// sandbox: files in the memory of a microVM, or settings of the network namespace or of the
-// microVM's kernel. The memory volumes of other Pods belong to the node and stay.
+// sandbox. That is a file in the memory of a microVM, or a setting of the network namespace or of
+// the microVM's kernel. The memory volumes of other Pods belong to the node and stay.
 func losesMemory(t rikv1alpha1.InstanceTemplate) bool {
 	inMemory := func(v rikv1alpha1.Volume) bool { return v.EmptyDir != nil && v.EmptyDir.InMemory }
 	if t.Virtual() && slices.ContainsFunc(t.Volumes, inMemory) {
@@ -137,15 +137,15 @@ func (m *machine) vmEnded(e shim.Container) {
 	}
 	why := "the microVM ended"
 	if m.d.cgroups.OOMKills(m.d.cgroup(m.uid)+"/"+engine.VMM) > 0 {
-		why = "the VMM used more memory than its bound"
+		why = "the VMM used more memory than its limit"
 	}
-	m.log.Warn("the VMM is gone; the microVM is made anew", "code", e.ExitCode, "why", why)
+	m.log.Warn("the VMM ended; the microVM starts again", "code", e.ExitCode, "why", why)
 	m.hangUp()
 	m.loseSandbox(reasonVMEnded, why)
 }
 
 // recordLost is the message of containers whose instance's record was lost.
-const recordLost = "this node lost its record of the instance, and ended what ran of it"
+const recordLost = "the node lost its record of the instance and ended its containers"
 
 // runsOf reads the traces of container runs that an instance without a record left.
 func (d *Driver) runsOf(uid string) map[string]state.Container {
@@ -173,7 +173,7 @@ func (d *Driver) runsOf(uid string) map[string]state.Container {
 func (d *Driver) namesOfRuns(uid string) []string {
 	names, err := d.containersOf(instance.Instance{UID: uid})
 	if err != nil {
-		d.cfg.Logger.Warn("what containers left cannot be listed", "instance", uid, "err", err)
+		d.cfg.Logger.Warn("listing the traces of containers failed", "instance", uid, "err", err)
 	}
 	ends, err := os.ReadDir(filepath.Dir(d.paths.ExitFile(uid, "")))
 	if err == nil {

@@ -16,8 +16,8 @@ import (
 // machine is the runner of one instance. Its fields belong to the goroutine of run, except those
 // that never change, the mailbox and what is published. Before run starts, they belong to Recover.
 //
-// The parts of a machine are next to the code that uses them: preparation in prepare.go, ending in
-// teardown.go, suspension in suspend.go, checks in health.go, work in work.go.
+// Most of its parts are types next to the code that uses them. Those are preparation (prepare.go),
+// suspension (suspend.go), ending (teardown.go) and checks (health.go).
 type machine struct {
 	d   *Driver
 	uid string
@@ -213,7 +213,7 @@ func (m *machine) stop(grace time.Duration) {
 	m.rec.Stop = &state.Stop{Deadline: deadline, Grace: grace}
 	m.dirty = true
 	m.dropRestoring()
-	m.log.Info("instance is to go away", "grace", grace)
+	m.log.Info("stopping instance", "grace", grace)
 }
 
 func (m *machine) grace() time.Duration {
@@ -229,7 +229,7 @@ func (m *machine) forget() {
 		return
 	}
 	if err := m.d.store.Delete(m.uid); err != nil {
-		m.log.Error("a record could not be dropped", "err", err)
+		m.log.Error("deleting a record failed", "err", err)
 		return
 	}
 	m.gone, m.dirty = true, false
@@ -242,7 +242,7 @@ func (m *machine) save() {
 		return
 	}
 	if err := m.d.store.Put(m.rec); err != nil {
-		m.log.Error("a record could not be saved", "err", err)
+		m.log.Error("saving a record failed", "err", err)
 		return
 	}
 	m.dirty = false
@@ -301,7 +301,7 @@ func (m *machine) lost(c *shim.Client) {
 		m.prepared, m.leftovers, m.attachment, m.rec.Suspended = false, true, nil, false
 		return
 	}
-	m.log.Warn("the supervisor is gone")
+	m.log.Warn("the supervisor ended")
 	m.loseSandbox(reasonSupervisorLost, supervisorEnded)
 }
 

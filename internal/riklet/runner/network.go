@@ -38,7 +38,7 @@ func (m *machine) waitForNetwork(why error) {
 	m.log.Info("instance waits for the network", "err", why)
 }
 
-// attachmentOf reads the attachment that the network step saved. It returns nil if there is none.
+// attachmentOf reads the attachment that the network step saved. It returns nil without one.
 func (d *Driver) attachmentOf(uid string) *instance.Attachment {
 	var a instance.Attachment
 	if engine.ReadJSON(d.paths.NetworkFile(uid), &a) != nil || !a.Address.IsValid() {
@@ -60,7 +60,7 @@ func (d *Driver) keepNetwork(ctx context.Context, known map[string]*machine) {
 		}
 	}
 	if err := d.cfg.Network.Keep(ctx, uids); err != nil {
-		d.cfg.Logger.Warn("connections that nobody needs could not be removed", "err", err)
+		d.cfg.Logger.Warn("removing unused network attachments failed", "err", err)
 	}
 }
 

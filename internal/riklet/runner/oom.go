@@ -28,7 +28,7 @@ func oomMessage(code int) string {
 	if code == codeKilled {
 		return "it used more memory than its limit"
 	}
-	return fmt.Sprintf("the kernel killed processes of it for want of memory; its first process then exited with %d", code)
+	return fmt.Sprintf("the kernel killed some of its processes because memory was short; its first process then exited with %d", code)
 }
 
 // oomDue reads the counters when they are due, and returns when they are due again.
@@ -54,7 +54,7 @@ func (m *machine) oomDue() time.Time {
 		}
 		if kills := m.oomKills(c.spec.Name); kills > s.OOMKills {
 			m.setContainer(c.spec.Name, lostToOOM(s, kills, m.now()))
-			m.log.Warn("the kernel killed processes of a container for want of memory", "container", c.spec.Name, "processes", kills-s.OOMKills)
+			m.log.Warn("the kernel killed processes of a container because memory was short", "container", c.spec.Name, "processes", kills-s.OOMKills)
 		}
 	}
 	return m.oomAt.Add(oomInterval)
@@ -64,7 +64,7 @@ func (m *machine) oomDue() time.Time {
 func lostToOOM(s state.Container, kills uint64, at time.Time) state.Container {
 	s.Last = &rikv1alpha1.ContainerEnd{
 		Reason: reasonOOMKilled, ExitCode: codeKilled, StartedAt: stamp(s.StartedAt), FinishedAt: stamp(at),
-		Message: fmt.Sprintf("the kernel killed %d of its processes for want of memory; the container goes on", kills-s.OOMKills),
+		Message: fmt.Sprintf("the kernel killed %d of its processes because memory was short; the container keeps running", kills-s.OOMKills),
 	}
 	s.OOMKills = kills
 	return s

@@ -17,7 +17,7 @@ import (
 // disk. An instance on disk needs only the disk.
 
 // errNotParkable is returned for instances that are not microVMs.
-var errNotParkable = fmt.Errorf("%w: only microVMs can be suspended to disk; suspend it in memory", errors.ErrUnsupported)
+var errNotParkable = fmt.Errorf("%w: only microVMs can be suspended to disk; suspend the instance in memory", errors.ErrUnsupported)
 
 // park begins to suspend the instance to disk, in another goroutine.
 func (m *machine) park(done func(error)) {
@@ -87,7 +87,7 @@ func (m *machine) written(o *parking, err error) {
 	m.rec.OnDisk, m.dirty = true, true
 	if m.save(); m.dirty {
 		m.rec.OnDisk = false
-		m.notParked(o, errors.New("the node could not write down that the instance is on its disk"))
+		m.notParked(o, errors.New("the node could not save that the instance is on its disk"))
 		return
 	}
 	m.log.Info("instance is suspended to disk")
@@ -110,7 +110,7 @@ func (m *machine) notParked(o *parking, err error) {
 		return func() {
 			m.holding = false
 			if back != nil && ctx.Err() == nil {
-				m.log.Warn("an instance that could not be suspended to disk stands still", "err", back)
+				m.log.Warn("an instance that could not be suspended to disk stays paused", "err", back)
 				err = fmt.Errorf("%w; it is suspended in memory: %w", err, back)
 			}
 			m.rec.Suspended, m.dirty = o.held || back != nil, true
@@ -137,7 +137,7 @@ func (m *machine) parkStep() time.Time {
 			if err != nil {
 				m.parked.failed(m.now(), longestTeardownDelay)
 				if ctx.Err() == nil {
-					m.log.Warn("what an instance on disk had in memory could not be taken back; it is tried again", "err", err)
+					m.log.Warn("removing the processes of an instance on disk failed; it is tried again", "err", err)
 				}
 				return
 			}
@@ -195,7 +195,7 @@ func (m *machine) goesOn(b *build) {
 		}
 	}
 	m.save()
-	m.log.Info("instance goes on from the disk")
+	m.log.Info("instance resumed from disk")
 	m.probeAgain()
 	m.restored(nil)
 }
@@ -210,7 +210,7 @@ func (m *machine) notRestored(err error) {
 		return
 	case lost && m.startCtx.Err() == nil:
 		m.loseSnapshot(unsound.Error())
-		err = fmt.Errorf("%w: the instance is made anew: %w", instance.ErrLost, unsound)
+		err = fmt.Errorf("%w: the instance starts again: %w", instance.ErrLost, unsound)
 	default:
 		m.leftovers = true // it stays on disk, with nothing in memory
 	}
@@ -221,7 +221,7 @@ func (m *machine) notRestored(err error) {
 // loseSnapshot discards the snapshot. The instance is started again, as its restart policy
 // allows.
 func (m *machine) loseSnapshot(why string) {
-	m.log.Warn("a snapshot cannot be used; the instance is made anew", "why", why)
+	m.log.Warn("a snapshot cannot be used; the instance starts again", "why", why)
 	m.rec.OnDisk = false
 	m.loseSandbox(reasonSnapshotLost, why)
 }
@@ -236,7 +236,7 @@ func (m *machine) recoverParked(whole bool) bool {
 		m.rec.Suspended, m.rec.OnDisk, m.dirty = false, false, true
 		return false
 	default:
-		m.loseSnapshot("the riklet ended, or its machine, while the instance was being resumed")
+		m.loseSnapshot("the riklet or the node ended while the instance was being resumed")
 		m.rec = afterReboot(m.rec, m.d.bootID, m.now())
 	}
 	m.dirty = true
@@ -244,7 +244,7 @@ func (m *machine) recoverParked(whole bool) bool {
 }
 
 // onDiskMessage is the status message of an instance on disk.
-const onDiskMessage = "its memory is on the node's disk; rikctl resume lets it go on"
+const onDiskMessage = "its memory is on the node's disk; rikctl resume continues it"
 
 // dropRestoring reports to the caller of Resume that the instance ends instead.
 func (m *machine) dropRestoring() {

@@ -314,8 +314,8 @@ func TestPrivilegedOutOfMemoryBesideTheFirstProcess(t *testing.T) {
 		return len(s.Containers) > 0 && s.Containers[0].LastState != nil
 	})
 	got := s.Containers[0]
-	if last := got.LastState; got.State != rikv1alpha1.ContainerRunning || got.RestartCount != 0 || last.Reason != reasonOOMKilled || !strings.Contains(last.Message, "the container goes on") {
-		t.Errorf("one that goes on: container = %+v, last state %+v", got, last)
+	if last := got.LastState; got.State != rikv1alpha1.ContainerRunning || got.RestartCount != 0 || last.Reason != reasonOOMKilled || !strings.Contains(last.Message, "the container keeps running") {
+		t.Errorf("one that keeps running: container = %+v, last state %+v", got, last)
 	}
 	n.stop("u3", time.Second)
 }
@@ -340,7 +340,7 @@ func TestPrivilegedLastState(t *testing.T) {
 		got := n.await("u1", "running again", again).Containers[0]
 		last := got.LastState
 		if last == nil || last.Reason != reasonOOMKilled || last.ExitCode != 137 || last.FinishedAt == nil || got.ExitCode != nil || got.Reason != "" {
-			t.Errorf("%s: container = %+v, last state %+v; want the end for want of memory in the last state only", when, got, last)
+			t.Errorf("%s: container = %+v, last state %+v; want the OOM kill in the last state only", when, got, last)
 		}
 	}
 	check("after the restart")
@@ -426,7 +426,7 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	}
 	// A new supervisor starts with intact files.
 	n.killSupervisor("u1")
-	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+	n.await("u1", "started again", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Containers[1].RestartCount == 1 && s.Containers[1].State == rikv1alpha1.ContainerRunning
 	})
 	for _, uid := range []string{"u1", "u2"} {

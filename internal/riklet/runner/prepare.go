@@ -85,7 +85,7 @@ func (m *machine) preparedWith(b *build, err error) {
 	}
 	m.prepare.failed(m.now(), longestDelay)
 	m.trouble, m.reason = err.Error(), m.prepareReason(err)
-	m.log.Warn("instance could not be prepared", "step", lifecycle.StepOf(err), "err", err)
+	m.log.Warn("preparing an instance failed", "step", lifecycle.StepOf(err), "err", err)
 	if m.in.Template.RestartPolicy == rikv1alpha1.RestartNever || m.permanent(err) {
 		m.finish(outcome{rikv1alpha1.InstanceFailed, m.reason, err.Error()})
 	}

@@ -70,7 +70,7 @@ func (c *container) probeOn(ctx context.Context) {
 	}
 }
 
-// readied applies a readiness verdict: nil, or why the container is not ready. Of consecutive
+// readied applies the result of a readiness probe: nil, or why the container is not ready. Of consecutive
 // failures of the same kind, the first message stays. Otherwise an answer that differs each time
 // would change the status each time.
 func readied(s state.Container, why error) state.Container {
@@ -156,10 +156,10 @@ func (m *machine) killsDue() time.Time {
 	return next
 }
 
-// counter counts consecutive probe results and turns them into verdicts.
+// counter counts consecutive probe results and turns them into the results that count.
 type counter struct{ good, bad int32 }
 
-// add returns the counter after one more result, and whether a verdict is due.
+// add returns the counter after one more result, and whether a result counts now.
 func (n counter) add(ok bool, p rikv1alpha1.Probe) (counter, bool) {
 	if ok {
 		n = counter{good: n.good + 1}
@@ -199,7 +199,7 @@ func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func
 			if failed, ok := errors.AsType[*nodeError](why); ok {
 				// The result does not depend on the container, so it does not count. kubelet does
 				// the same.
-				m.log.Warn("a probe could not be made", "container", c.spec.Name, "err", failed.err)
+				m.log.Warn("making a probe failed", "container", c.spec.Name, "err", failed.err)
 				continue
 			}
 			var due bool
@@ -290,7 +290,7 @@ func plain(err error) error {
 // container.
 type nodeError struct{ err error }
 
-func (e *nodeError) Error() string { return "the probe could not be made: " + e.err.Error() }
+func (e *nodeError) Error() string { return "making the probe failed: " + e.err.Error() }
 func (e *nodeError) Unwrap() error { return e.err }
 
 func (c *container) askExec(ctx context.Context, p rikv1alpha1.ExecProbe) error {

@@ -30,7 +30,7 @@ func (p *published) show(uid string, status rikv1alpha1.InstanceStatus, sequence
 	return true
 }
 
-// observation returns a copy of the last status. ok is false if there is none.
+// observation returns a copy of the last status. ok is false before the first one.
 func (p *published) observation() (o instance.Observation, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -39,15 +39,15 @@ func (p *published) observation() (o instance.Observation, ok bool) {
 	return o, p.seen
 }
 
-// phase returns the last published phase, or "" if there is none.
+// phase returns the last published phase. It is empty before the first one.
 func (p *published) phase() rikv1alpha1.InstancePhase {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status.Status.Phase
 }
 
-// place returns the PID of the instance's supervisor, or 0 if there is none, and the instance's
-// address as last published.
+// place returns the PID of the instance's supervisor and the instance's address as last published.
+// The PID is 0 without a supervisor.
 func (p *published) place() (supervisor int, address string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

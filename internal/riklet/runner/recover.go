@@ -30,7 +30,7 @@ import (
 // Recover brings the node and the records into agreement after a restart or a crash.
 func (d *Driver) Recover(ctx context.Context) error {
 	if err := d.settle(ctx); err != nil {
-		return fmt.Errorf("preparing the node for Pods: %w", err)
+		return fmt.Errorf("preparing the node for instances: %w", err)
 	}
 	records, err := d.store.Load()
 	if err != nil {
@@ -120,7 +120,7 @@ func (d *Driver) ownRunDirectory() error {
 		return err
 	}
 	if !bounded {
-		d.cfg.Logger.Warn("the run directory is not a file system of its own yet, because instances of an earlier version are in it: it becomes one when the riklet is started without instances, or after a restart of the machine",
+		d.cfg.Logger.Warn("the run directory is not a separate file system yet, because it contains instances of an earlier version; it becomes one when the riklet starts without instances, or after a reboot",
 			"directory", d.cfg.Run)
 	}
 	return nil
@@ -173,7 +173,7 @@ func (m *machine) recover(ctx context.Context) {
 		return
 	}
 	if err != nil && !errors.Is(err, shim.ErrGone) {
-		m.log.Warn("a supervisor does not answer; its instance is made anew", "err", err)
+		m.log.Warn("a supervisor does not answer; its instance starts again", "err", err)
 	}
 	if err == nil {
 		_ = client.Close()
@@ -288,18 +288,18 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 		}
 		in := instance.Instance{UID: uid}
 		runs := d.runsOf(uid)
-		d.cfg.Logger.Warn("removing an instance that this node has no record of; if it is still wanted it starts again",
+		d.cfg.Logger.Warn("removing an instance without a record; it starts again if the cluster still orders it",
 			"instance", uid, "containersThatRan", len(runs), "records", filepath.Join(d.cfg.Root, recordsFile))
 		if len(runs) > 0 {
 			if err := d.store.Put(state.Record{BootID: d.bootID, Instance: in, Containers: runs, Lost: true}); err != nil {
-				d.cfg.Logger.Error("a record could not be saved", "instance", uid, "err", err)
+				d.cfg.Logger.Error("saving a record failed", "instance", uid, "err", err)
 			}
 			d.lost[uid] = runs
 		}
 		if err := d.takeBack(ctx, in, everything); err != nil {
 			// The orphan becomes an instance that is being stopped. Thus the removal is retried
 			// and reported until it succeeds.
-			d.cfg.Logger.Warn("an orphan could not be removed yet", "instance", uid, "err", err)
+			d.cfg.Logger.Warn("removing an instance without a record failed; it is tried again", "instance", uid, "err", err)
 			m := newMachine(d, state.Record{BootID: d.bootID, Instance: in, Stop: &state.Stop{Deadline: d.cfg.Clock.Now()}})
 			m.trouble = err.Error()
 			known[uid] = m
@@ -327,7 +327,7 @@ func (d *Driver) found() []string {
 	for _, e := range d.engines {
 		ids, err := e.Traces()
 		if err != nil {
-			d.cfg.Logger.Warn("what containers left cannot be listed", "err", err)
+			d.cfg.Logger.Warn("listing the traces of containers failed", "err", err)
 		}
 		for _, id := range ids {
 			if uid, _, ok := engine.SplitID(id); ok {
@@ -352,7 +352,7 @@ func (d *Driver) killStrayShims(known map[string]*machine) {
 		if ours[pid] || ours[parentOf(pid)] {
 			continue // children of a supervisor are runtimes that it calls
 		}
-		d.cfg.Logger.Warn("ending a supervisor without an instance", "pid", pid)
+		d.cfg.Logger.Warn("killing a supervisor without an instance", "pid", pid)
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }

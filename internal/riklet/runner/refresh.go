@@ -45,7 +45,7 @@ func (m *machine) refreshVolumes() {
 		return func() {
 			m.refreshing, m.refreshed = false, m.now()
 			if err != nil && ctx.Err() == nil {
-				m.log.Warn("mounted objects could not be brought up to date", "err", err)
+				m.log.Warn("updating mounted ConfigMaps and Secrets failed", "err", err)
 			}
 		}
 	})

@@ -27,7 +27,7 @@ func (b *build) directories(context.Context) error {
 			return err
 		}
 	}
-	hosts, resolv := spec.Hosts(engine.Hostname(b.Instance), ""), "# this instance has no network beyond itself\n"
+	hosts, resolv := spec.Hosts(engine.Hostname(b.Instance), ""), "# this instance has only its loopback device\n"
 	if b.Instance.Template.HostNetwork { // use the same files as the node
 		resolv = engine.ReadOr(d.cfg.Resolver, resolv)
 		hosts = engine.ReadOr("/etc/hosts", spec.Hosts(engine.Hostname(b.Instance), d.cfg.Node.Address))

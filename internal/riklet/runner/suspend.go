@@ -110,7 +110,7 @@ func (m *machine) held(held bool, err error, done func(error)) {
 	m.holding = false
 	if err == nil {
 		m.rec.Suspended, m.dirty = held, true
-		m.log.Info("instance is held or goes on", "suspended", held)
+		m.log.Info("instance suspended or resumed", "suspended", held)
 		m.save()
 	}
 	m.probeAgain()
@@ -140,7 +140,7 @@ func (m *machine) release() bool {
 			err := m.engine.Hold(ctx, m.in, running, false)
 			return func() {
 				if err != nil && ctx.Err() == nil {
-					m.log.Warn("a suspended instance does not go on; it is ended hard", "err", err)
+					m.log.Warn("resuming a suspended instance for its end failed; it is killed", "err", err)
 				}
 				m.holding = false
 				m.rec.Suspended, m.dirty = false, true
@@ -153,7 +153,7 @@ func (m *machine) release() bool {
 // suspended returns why the inside of the instance cannot be reached, or nil if it can.
 func (m *machine) suspended() error {
 	if o, _ := m.observation(); o.Status.Suspended {
-		return fmt.Errorf("%w: the instance is suspended; rikctl resume lets it go on", instance.ErrNotRunning)
+		return fmt.Errorf("%w: the instance is suspended; continue it with rikctl resume", instance.ErrNotRunning)
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ import (
 type extent int
 
 const (
-	// processes removes containers, root file systems, the supervisor and its namespaces. What
-	// the instance wrote into its volumes and logs stays.
+	// processes removes containers, root file systems, the supervisor and its namespaces. The
+	// instance's volumes and logs stay.
 	processes extent = iota
 	// allButSnapshot is processes, but what the instance needs to resume from its snapshot stays.
 	allButSnapshot
@@ -145,7 +145,7 @@ func (m *machine) tookBack(what extent, err error) {
 		if m.runCtx.Err() == nil {
 			m.teardown.failed(m.now(), longestTeardownDelay)
 			m.trouble = err.Error()
-			m.log.Warn("instance could not be taken back; it is tried again", "step", lifecycle.StepOf(err), "err", err)
+			m.log.Warn("removing an instance failed; it is tried again", "step", lifecycle.StepOf(err), "err", err)
 		}
 		return
 	}
@@ -160,12 +160,12 @@ func (m *machine) tookBack(what extent, err error) {
 	m.dirty = true
 	if what == everything {
 		m.rec.Terminated = true
-		m.log.Info("instance is gone")
+		m.log.Info("instance removed")
 		return
 	}
 	m.rec.Final.Released = true
 	if m.rec.Stop != nil { // a stop came meanwhile, and it removes more
-		m.log.Debug("instance ended and is to go away")
+		m.log.Debug("instance has ended and is also stopped")
 	}
 }
 

@@ -348,7 +348,7 @@ func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 		t.Fatalf("a guest that answers, or is suspended, was ended: %+v", s)
 	}
 	n.freeze("u1")
-	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+	s := n.await("u1", "started again", func(s rikv1alpha1.InstanceStatus) bool {
 		return s.Containers[0].RestartCount == 1 && s.Containers[0].State == rikv1alpha1.ContainerRunning
 	})
 	if l := s.Containers[0].LastState; l == nil || l.Reason != reasonVMEnded {
@@ -396,6 +396,6 @@ func TestPrivilegedHostileStillGuestIsEndedAfterAStart(t *testing.T) {
 	n.freeze("u1")
 	node.HealthTimeout = 100 * time.Millisecond
 	microvm.EndIfSilent(t.Context(), node, "u1", supervisor)
-	n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool { return s.Containers[0].RestartCount == 1 })
+	n.await("u1", "started again", func(s rikv1alpha1.InstanceStatus) bool { return s.Containers[0].RestartCount == 1 })
 	n.stop("u1", time.Second)
 }

@@ -462,10 +462,10 @@ func (n *node) losesItsSnapshot(harm func() error) {
 		n.Fatal(err)
 	}
 	err := n.driver.Resume(n.Context(), "u1")
-	if !errors.Is(err, instance.ErrLost) || !strings.Contains(err.Error(), "made anew") {
+	if !errors.Is(err, instance.ErrLost) || !strings.Contains(err.Error(), "starts again") {
 		n.Errorf("Resume() = %v, want ErrLost", err)
 	}
-	s := n.await("u1", "made anew", func(s rikv1alpha1.InstanceStatus) bool {
+	s := n.await("u1", "starts again", func(s rikv1alpha1.InstanceStatus) bool {
 		for _, c := range s.Containers {
 			if c.RestartCount != before+1 || c.State != rikv1alpha1.ContainerRunning {
 				return false

@@ -73,7 +73,7 @@ func resize(master *os.File, sizes <-chan instance.Size, done <-chan struct{}) {
 func openPTY() (master, slave *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a terminal: %w", err)
+		return nil, nil, fmt.Errorf("creating a terminal: %w", err)
 	}
 	master = os.NewFile(uintptr(fd), "ptmx")
 	defer func() {
@@ -86,7 +86,7 @@ func openPTY() (master, slave *os.File, err error) {
 	}
 	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
 	if err != nil {
-		return nil, nil, fmt.Errorf("naming the terminal: %w", err)
+		return nil, nil, fmt.Errorf("finding the terminal's name: %w", err)
 	}
 	slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(number), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // ErrStopSignal is returned for an image whose stop signal is invalid. The signal that its
 // program expects is not known, and another signal may do harm.
-var ErrStopSignal = errors.New("the image's STOPSIGNAL is no signal of Linux: build it with one such as SIGTERM, SIGRTMIN+3 or 15")
+var ErrStopSignal = errors.New("the image's STOPSIGNAL is not a Linux signal: build it with one such as SIGTERM, SIGRTMIN+3 or 15")
 
 // The range of real-time signals as the C libraries number them. They reserve two signals for
 // themselves.

@@ -41,8 +41,8 @@ func EndIfSilent(ctx context.Context, node engine.Node, uid string, supervisor *
 	if guest.New(shim.GuestOpener(GuestSocket(node.Paths, uid))).Health(asking) == nil {
 		return
 	}
-	node.Logger.Warn("a guest does not answer; its VMM is ended", "instance", uid)
+	node.Logger.Warn("a guest does not answer; its VMM is killed", "instance", uid)
 	if err := killVMM(ctx, supervisor); err != nil {
-		node.Logger.Warn("a VMM could not be ended", "instance", uid, "err", err)
+		node.Logger.Warn("killing a VMM failed", "instance", uid, "err", err)
 	}
 }

@@ -98,7 +98,7 @@ func (e *machines) Settle(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, vmTimeout, errors.New("the microVM does not make ready for a snapshot"))
+	ctx, cancel := context.WithTimeoutCause(ctx, vmTimeout, errors.New("the microVM did not get ready for a snapshot"))
 	defer cancel()
 	found, err := e.vm.Driver.Probe(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ const (
 func roomFor(dir string, memoryBytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("looking at the file system of %s: %w", dir, err)
+		return fmt.Errorf("reading the size of the file system of %s: %w", dir, err)
 	}
 	return roomIn(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
 }

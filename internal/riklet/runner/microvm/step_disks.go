@@ -32,8 +32,8 @@ func (p paths) diskNoteFile(uid string) string {
 	return filepath.Join(p.RootDir(uid), "scratch.json")
 }
 
-// keptDisk returns the note of the instance's writable disk. The error is the reason why there is
-// no disk that a guest could try to mount.
+// keptDisk returns the note of the instance's writable disk. The error is the reason why a
+// guest cannot try to mount it.
 func (p paths) keptDisk(uid string) (diskNote, error) {
 	var note diskNote
 	info, err := os.Stat(p.scratch(uid))

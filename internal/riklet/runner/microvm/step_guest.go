@@ -169,7 +169,7 @@ func (v *sandbox) takeOver(ctx context.Context, r *engine.KeptRun) error {
 	}
 	err := a.Start(ctx, shim.Start{Guest: &guest.Process{Container: r.Container.Name, Kept: true, TTY: r.Container.TTY}})
 	if refused, ok := errors.AsType[*shim.StartError](err); ok {
-		r.Lost = "it did not outlive the suspension to disk: " + refused.Error()
+		r.Lost = "it did not survive the suspension to disk: " + refused.Error()
 		return nil
 	}
 	return err

@@ -73,7 +73,7 @@ func (v *sandbox) recallSnapshot(context.Context) error {
 	}
 	scratch, err := stampOf(d.scratch(uid))
 	if err == nil && scratch != v.was.Scratch {
-		err = errors.New("the microVM's disk was changed since")
+		err = errors.New("the microVM's disk has changed since the snapshot")
 	}
 	if err != nil {
 		return &engine.SnapshotError{Err: err}

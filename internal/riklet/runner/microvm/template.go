@@ -22,13 +22,13 @@ import (
 func validateVM(t rikv1alpha1.InstanceTemplate) error {
 	var errs []error
 	if t.HostNetwork {
-		errs = append(errs, errors.New("a microVM cannot have its node's network"))
+		errs = append(errs, errors.New("a microVM cannot use its node's network"))
 	}
 	if t.Runtime != "" {
 		errs = append(errs, fmt.Errorf("a microVM has no OCI runtime %q", t.Runtime))
 	}
 	if t.Kind == rikv1alpha1.KindFunction && t.Function == nil {
-		errs = append(errs, errors.New("a Function says what it executes"))
+		errs = append(errs, errors.New("the template of a Function has no field function"))
 	}
 	for _, v := range t.Volumes {
 		if v.HostPath != nil {

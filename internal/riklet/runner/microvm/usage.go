@@ -34,7 +34,7 @@ func (e *machines) Usage(r engine.Running) *instance.VMUsage {
 	defer vm.Close()
 	found, err := vm.Metrics(ctx)
 	if err != nil {
-		e.host.Node().Logger.Debug("a VMM does not say what it counts", "instance", r.Instance.UID, "err", err)
+		e.host.Node().Logger.Debug("reading the counters of a VMM failed", "instance", r.Instance.UID, "err", err)
 		return nil
 	}
 	u := &instance.VMUsage{

@@ -71,7 +71,7 @@ func subPath(volume, path, target string, create bool) (string, error) {
 	defer root.Close()
 	if _, err := root.Stat(path); create && errors.Is(err, fs.ErrNotExist) {
 		if err := mkdirLike(root, path); err != nil {
-			return "", fmt.Errorf("making subPath: %w", err)
+			return "", fmt.Errorf("creating subPath: %w", err)
 		}
 	}
 	dir, err := root.Open(".")

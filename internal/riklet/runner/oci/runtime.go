@@ -22,7 +22,7 @@ var (
 	// ErrRuntime is returned for a runtime that the node does not have.
 	ErrRuntime = errors.New("this node has no such runtime")
 	// ErrOldRunc is returned by CheckRunc for a runc version with known vulnerabilities.
-	ErrOldRunc = errors.New("runc is too old: it lets a container out (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); " +
+	ErrOldRunc = errors.New("runc is too old: a container can escape from it (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); " +
 		"install 1.2.8, 1.3.3, 1.4.0 or later")
 )
 
@@ -160,7 +160,7 @@ func CheckRunc(ctx context.Context, path string) error {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
-		return fmt.Errorf("asking %s for its version: %w", path, err)
+		return fmt.Errorf("getting the version of %s: %w", path, err)
 	}
 	version, ok := runcVersion(string(out))
 	if ok && !safe(version) {

@@ -102,7 +102,7 @@ func (e *pods) objectVolume(ctx context.Context, in instance.Instance, v rikv1al
 	}
 	err = publishFiles(e.dirs.memoryVolume(in.UID, v.Name), files, mode)
 	if errors.Is(err, unix.ENOSPC) {
-		err = &engine.ConfigError{Err: fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may take %d MiB and %d files together, twice during an update",
+		err = &engine.ConfigError{Err: fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may have %d MiB and %d files together, and need twice the space during an update",
 			err, engine.RunDirBytes>>20, engine.RunDirInodes)}
 	}
 	return err

@@ -39,7 +39,7 @@ func (e *pods) endStray(uid, container, dir string) {
 	// then ends the process itself.
 	gone := filepath.Join(filepath.Dir(dir), "gone-"+filepath.Base(dir))
 	if err := os.Rename(dir, gone); err != nil {
-		log.Warn("a command of an earlier agent cannot be looked for", "err", err)
+		log.Warn("looking for a command of an earlier riklet failed", "err", err)
 		return
 	}
 	defer os.RemoveAll(gone)
@@ -47,7 +47,7 @@ func (e *pods) endStray(uid, container, dir string) {
 	if !ok || !node.Cgroups.Contains(node.Cgroups.Container(uid, container), pid) || !startedBefore(pid, noted) {
 		return
 	}
-	log.Info("ending a command of an earlier agent", "pid", pid)
+	log.Info("ending a command of an earlier riklet", "pid", pid)
 	command.KillSession(pid)
 }
 

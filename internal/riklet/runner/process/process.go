@@ -1,5 +1,5 @@
-// Package process is the engine for Apps: it runs plain processes on the node, each in its own
-// cgroup, in the instance's network, and by default as a user that no other process has.
+// Package process is the engine for Apps: it runs plain processes on the node. A process has its own
+// cgroup and the instance's network. By default, no other process has its user.
 //
 // An App's files are an overlay over an unpacked archive, or a directory of the node. Its main types
 // are apps, which is the engine, and attempt, which is one start of an App.
@@ -24,7 +24,7 @@ import (
 
 // errRoot is returned for an App that would run as root. Either its user or the node's
 // administrator can resolve that.
-var errRoot = errors.New("the App would run as root or with a group of root's, which this node does not allow: give it another user, with a group as in 1000:1000 if it is none of the node's, or start the riklet with --allow-root-apps")
+var errRoot = errors.New("the App would run as root or with root's group, and this node does not allow that: set another user (with a group, such as 1000:1000, if the node does not know the user), or start the riklet with --allow-root-apps")
 
 // apps is the engine.
 type apps struct {
@@ -50,7 +50,7 @@ func (e *apps) Validate(t rikv1alpha1.InstanceTemplate) error {
 	case e.archives == nil:
 		return errors.New("this node does not run Apps")
 	case t.App == nil:
-		return errors.New("an App says what it runs")
+		return errors.New("the template of an App has no field app")
 	case len(t.Containers)+len(t.InitContainers)+len(t.Volumes) > 0:
 		return errors.New("an App has neither containers nor volumes")
 	}

@@ -79,7 +79,7 @@ func Capabilities(s *rikv1alpha1.Security, node CapabilitySet) ([]string, error)
 			return nil, err
 		}
 		if !node.has(full) {
-			return nil, fmt.Errorf("%w: %s, which security.addCapabilities asks for; give it to the riklet, or let the instance run on another node", ErrNotHeld, full)
+			return nil, fmt.Errorf("%w: %s, which security.addCapabilities requests; give it to the riklet, or run the instance on another node", ErrNotHeld, full)
 		}
 		set = append(set, full)
 	}

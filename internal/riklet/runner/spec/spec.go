@@ -22,13 +22,13 @@ import (
 
 var (
 	// ErrNoCommand is returned if neither the image nor the container sets a command.
-	ErrNoCommand = errors.New("neither the image nor the container says what to run")
+	ErrNoCommand = errors.New("neither the image nor the container has a command")
 	// ErrUser is returned if a user is not in the /etc/passwd that was read.
 	ErrUser = errors.New("no such user")
 	// ErrCapability is returned for an unknown capability name.
 	ErrCapability = errors.New("unknown capability")
 	// ErrNotHeld is returned if a container requests a capability that the node does not have.
-	ErrNotHeld = errors.New("the node itself does not hold the capability")
+	ErrNotHeld = errors.New("the node does not have the capability")
 	// ErrVolume is returned if a mount names a volume that the template does not have.
 	ErrVolume = errors.New("no such volume")
 )
@@ -138,7 +138,7 @@ func Build(in Input) (*specs.Spec, error) {
 	}
 	if !security(in).Privileged {
 		if s.Linux.Seccomp, err = profile(s, in.Image.Architecture); err != nil {
-			return nil, fmt.Errorf("making the seccomp profile: %w", err)
+			return nil, fmt.Errorf("building the seccomp profile: %w", err)
 		}
 	}
 	return s, nil
