@@ -119,7 +119,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("Run %q is too long for the sockets in it: at most %d bytes", c.Run, maxSocketPath-socketRoom))
 	}
 	if c.Images == nil || c.Objects == nil {
-		errs = append(errs, errors.New("Images and Objects are required"))
+		errs = append(errs, errors.New("both Images and Objects are required"))
 	}
 	if c.CgroupParent != "" && !cgroupPath.MatchString(c.CgroupParent) {
 		errs = append(errs, fmt.Errorf("CgroupParent %q is not a plain path such as %s", c.CgroupParent, DefaultCgroupParent))

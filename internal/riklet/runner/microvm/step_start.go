@@ -15,7 +15,7 @@ func (f *attempt) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = f.Attempt.Start(ctx, shim.Start{Guest: &p})
+	err = f.Start(ctx, shim.Start{Guest: &p})
 	if err != nil {
 		EndIfSilent(ctx, f.Node, f.Instance.UID, f.Supervisor)
 	}

@@ -19,7 +19,7 @@ func (f *attempt) start(ctx context.Context) error {
 		console = filepath.Join(f.Node.Paths.RunDir(f.Instance.UID), "tty."+strconv.Itoa(f.Index))
 	}
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "runtime.log")
-	return f.Attempt.Start(ctx, shim.Start{
+	return f.Start(ctx, shim.Start{
 		Argv: r.runArgs(f.ID(), dir, pidFile, log, console), PIDFile: pidFile, RuntimeLog: log, ConsoleSocket: console,
 	})
 }

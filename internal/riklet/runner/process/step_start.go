@@ -32,7 +32,7 @@ func (f *attempt) start(ctx context.Context) error {
 	if err := engine.WriteJSON(processFile(f.Node.Paths, f.Instance.UID, f.Container.Name), note{p}); err != nil {
 		return err
 	}
-	return f.Attempt.Start(ctx, shim.Start{Process: &p})
+	return f.Start(ctx, shim.Start{Process: &p})
 }
 
 // note is what a command that is executed in an App needs to know about the App.
