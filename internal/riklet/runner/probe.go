@@ -173,9 +173,9 @@ func (n counter) add(ok bool, p rikv1alpha1.Probe) (counter, bool) {
 	return n, n.bad >= threshold
 }
 
-// probe repeats a probe until ctx ends or verdict returns false. The machine's goroutine calls
-// verdict with nil or the failure.
-func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func(why error) bool) {
+// probe repeats a probe until ctx ends or handle returns false. The machine's goroutine calls
+// handle with nil or the failure.
+func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, handle func(why error) bool) {
 	m, clock := c.m, c.m.d.cfg.Clock
 	wait := func(d time.Duration) bool {
 		if d <= 0 {
@@ -207,7 +207,7 @@ func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, verdict func
 				continue
 			}
 			more := make(chan bool, 1)
-			m.post(func() { more <- ctx.Err() == nil && verdict(why) })
+			m.post(func() { more <- ctx.Err() == nil && handle(why) })
 			select {
 			case <-ctx.Done():
 				return
