@@ -84,7 +84,7 @@ var Rules = []Rule{
 	{Under: "internal/riklet/runner/engine", May: []string{"api", "internal/riklet/cgroup", "internal/riklet/instance", "internal/riklet/lifecycle", "internal/riklet/netns", "internal/riklet/progress", "internal/riklet/runner/spec", "internal/riklet/shim"}, MustNot: heavy},
 	{Under: "internal/riklet/runner/command", May: []string{"internal/riklet/instance"}, MustNot: heavy},
 	{Under: "internal/riklet/runner/oci", May: append([]string{"internal/riklet/image"}, engine...), MustNot: heavy},
-	{Under: "internal/riklet/runner/process", May: append([]string{"internal/riklet/archive"}, engine...), MustNot: heavy},
+	{Under: "internal/riklet/runner/process", May: append([]string{"internal/riklet/archive", "internal/riklet/image"}, engine...), MustNot: heavy},
 	{Under: "internal/riklet/runner/microvm", May: append([]string{"internal/riklet/disk", "internal/riklet/guest", "internal/riklet/image", "internal/riklet/network/tap", "internal/riklet/vmm"}, engine...), MustNot: heavy},
 	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},

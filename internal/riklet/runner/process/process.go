@@ -14,6 +14,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/archive"
+	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/mounts"
@@ -41,7 +42,8 @@ func New(host engine.Host, archives archive.Store, allowRoot bool) *engine.Engin
 	return &engine.Engine{
 		Runs:    func(t rikv1alpha1.InstanceTemplate) bool { return t.Kind == rikv1alpha1.KindApp },
 		Builder: e, Sessions: e,
-		Permanent: []error{archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, errRoot},
+		// The unpacker returns the errors of package image for damaged and unknown archives.
+		Permanent: []error{archive.ErrRefused, archive.ErrTooLarge, archive.ErrNotFound, image.ErrDigest, image.ErrUnsupported, errRoot},
 	}
 }
 
