@@ -28,6 +28,9 @@ func (e *pods) Exec(ctx context.Context, in engine.Running, name string, o insta
 		return 0, fmt.Errorf("%w: %w", instance.ErrNotRunning, err)
 	}
 	defer os.RemoveAll(dir)
+	if err := begin(dir); err != nil {
+		return 0, fmt.Errorf("running the command: %w", err)
+	}
 	pidFile, log := filepath.Join(dir, "pid"), filepath.Join(dir, "log")
 	args := []string{"--root", r.root, "--log", log, "--log-format", "json", "exec", "--pid-file", pidFile}
 	args = append(args, "--tty="+strconv.FormatBool(o.TTY))
@@ -64,7 +67,7 @@ func (e *pods) Exec(ctx context.Context, in engine.Running, name string, o insta
 			code, err := neverRan(why)
 			return code, err, true
 		}
-		if _, _, ran := notedProcess(pidFile); ran {
+		if _, ran := notedProcess(pidFile); ran {
 			return 0, nil, false
 		}
 		// The exit code is the runtime's own: it could not even log why it failed.
@@ -95,7 +98,7 @@ const (
 
 func awaitNoted(pidFile string) (pid int, ok bool) {
 	for end := time.Now().Add(noteTimeout); ; time.Sleep(notePoll) {
-		if pid, _, ok := notedProcess(pidFile); ok || time.Now().After(end) {
+		if pid, ok := notedProcess(pidFile); ok || time.Now().After(end) {
 			return pid, ok
 		}
 	}

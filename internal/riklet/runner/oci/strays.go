@@ -15,7 +15,7 @@ import (
 )
 
 // execPrefix is the prefix of the directories for commands that run in a container. Each contains
-// the PID file that the runtime writes for the command's process.
+// the time at which the command began, and the PID file that the runtime writes for its process.
 const execPrefix = "exec-"
 
 // EndStrays ends the commands that an earlier riklet process executed in an instance's containers.
@@ -43,54 +43,118 @@ func (e *pods) endStray(uid, container, dir string) {
 		return
 	}
 	defer os.RemoveAll(gone)
-	pid, noted, ok := notedProcess(filepath.Join(gone, "pid"))
-	if !ok || !node.Cgroups.Contains(node.Cgroups.Container(uid, container), pid) || !startedBefore(pid, noted) {
+	pid, ok := strayIn(gone)
+	if !ok || !node.Cgroups.Contains(node.Cgroups.Container(uid, container), pid) {
 		return
 	}
 	log.Info("ending a command of an earlier riklet", "pid", pid)
 	command.KillSession(pid)
 }
 
-// notedProcess reads a PID file that a runtime wrote.
-func notedProcess(path string) (pid int, noted time.Time, ok bool) {
-	info, err := os.Stat(path)
+// beganFile contains the time since boot at which a command's directory was made. A wall clock
+// that was set since then does not change what it means.
+const beganFile = "began"
+
+// begin saves the current time in the directory of a command that is about to start.
+func begin(dir string) error {
+	now, err := sinceBoot()
 	if err != nil {
-		return 0, time.Time{}, false
+		return err
 	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return 0, time.Time{}, false
-	}
-	pid, err = strconv.Atoi(strings.TrimSpace(string(data)))
-	return pid, info.ModTime(), err == nil && pid > 1
+	return os.WriteFile(filepath.Join(dir, beganFile), []byte(now.String()), 0o600)
 }
 
-// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture that
-// Go supports.
-const ticksPerSecond = 100
+// strayIn returns the process of the command with that directory, if it still runs. Nothing is
+// known of a command of a riklet that did not save when it began the command.
+func strayIn(dir string) (pid int, ok bool) {
+	pidFile := filepath.Join(dir, "pid")
+	pid, ok = notedProcess(pidFile)
+	if !ok {
+		return 0, false
+	}
+	lasted, ok := between(filepath.Join(dir, beganFile), pidFile)
+	if !ok {
+		return 0, false
+	}
+	data, err := os.ReadFile(filepath.Join(dir, beganFile))
+	if err != nil {
+		return 0, false
+	}
+	began, err := time.ParseDuration(string(data))
+	if err != nil {
+		return 0, false
+	}
+	started, ok := startOf(pid)
+	return pid, ok && startedWithin(started, began, lasted)
+}
 
-// startedBefore distinguishes a process whose PID was written at the time noted from a later
-// process with the same PID. It allows one second for differences between clocks. PIDs do not
-// wrap around within a second.
-func startedBefore(pid int, noted time.Time) bool {
+// between returns the time between the writing of two files. Both times are of the same clock,
+// and little time passes between them. Thus only a clock that is set in that moment makes the
+// result wrong.
+func between(first, second string) (time.Duration, bool) {
+	before, err := os.Stat(first)
+	if err != nil {
+		return 0, false
+	}
+	after, err := os.Stat(second)
+	if err != nil {
+		return 0, false
+	}
+	return after.ModTime().Sub(before.ModTime()), true
+}
+
+// notedProcess reads a PID file that a runtime wrote.
+func notedProcess(path string) (pid int, ok bool) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(data)))
+	return pid, err == nil && pid > 1
+}
+
+const (
+	// ticksPerSecond is the unit of times in /proc: USER_HZ, which is 100 on every architecture
+	// that Go supports.
+	ticksPerSecond = 100
+	// startTolerance is longer than the units of the kernel's clocks. PIDs do not wrap around
+	// within this time.
+	startTolerance = time.Second
+	// startAtMost is longer than a runtime takes to start a command, also on a busy machine. A
+	// longer time shows that the wall clock was set in that moment.
+	startAtMost = time.Minute
+)
+
+// startedWithin distinguishes the process of a command from a later process with the same PID.
+// All times are since boot. began is from before the start of the command. lasted is how long it
+// then took until the process was noted.
+func startedWithin(started, began, lasted time.Duration) bool {
+	if lasted < -startTolerance || lasted > startAtMost {
+		return false
+	}
+	return started >= began-startTolerance && started <= began+lasted+startTolerance
+}
+
+// startOf returns when a process started, as the time since boot.
+func startOf(pid int) (time.Duration, bool) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return false
+		return 0, false
 	}
 	// The start time is the 22nd field, see proc_pid_stat(5). The first two fields end with the
 	// name's ')'.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) < 20 {
-		return false
+		return 0, false
 	}
 	ticks, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return false
-	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond, err == nil
+}
+
+func sinceBoot() (time.Duration, error) {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
-		return false
+		return 0, os.NewSyscallError("clock_gettime", err)
 	}
-	age := time.Duration(up.Nano()) - time.Duration(ticks)*time.Second/ticksPerSecond
-	return time.Now().Add(-age).Before(noted.Add(time.Second))
+	return time.Duration(up.Nano()), nil
 }
