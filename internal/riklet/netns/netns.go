@@ -1,4 +1,4 @@
-// Package netns runs work in the network namespace of another process.
+// Package netns makes network namespaces, and runs work in them and in those of other processes.
 package netns
 
 import (
@@ -13,6 +13,39 @@ import (
 // Of opens the network namespace of a process. The file keeps the namespace.
 func Of(pid int) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+}
+
+// New makes a network namespace that nothing but the file keeps. Its loopback is down.
+func New() (*os.File, error) {
+	var namespace *os.File
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		var left bool
+		var err error
+		if namespace, left, err = create(); left {
+			runtime.UnlockOSThread()
+		} // else the thread, which is in the wrong place, ends with the goroutine
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		return nil, fmt.Errorf("making a network namespace: %w", err)
+	}
+	return namespace, nil
+}
+
+// create does the work of New. left is true if the thread is in its own namespace again.
+func create() (namespace *os.File, left bool, err error) {
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, true, err
+	}
+	defer own.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, true, os.NewSyscallError("unshare", err)
+	}
+	namespace, err = os.Open("/proc/thread-self/ns/net")
+	return namespace, unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil, err
 }
 
 // Within runs work on a thread that is in the given network namespace, and waits

@@ -120,7 +120,7 @@ func (b *Bridge) Apply(ctx context.Context, p Plan) (changed bool, err error) {
 		}
 		changed = true
 	}
-	steps := []func(netlink.Link, Plan) (bool, error){b.attributes, b.addresses, b.sysctls, b.up, b.members}
+	steps := []func(netlink.Link, Plan) (bool, error){b.attributes, b.addresses, b.sysctls, b.up, b.unicast, b.members}
 	for _, step := range steps {
 		did, err := step(link, p)
 		changed = changed || did
@@ -191,6 +191,24 @@ func (b *Bridge) up(link netlink.Link, _ Plan) (changed bool, err error) {
 		return false, nil
 	}
 	return true, b.handle.LinkSetUp(link)
+}
+
+// unicast makes the last address of the range an ordinary one, which the check port has. The
+// kernel adds a broadcast route to it each time the bridge comes up, and drops packets that come
+// from there. Instances send no broadcasts, because the prefix length of their addresses is 32.
+func (b *Bridge) unicast(link netlink.Link, p Plan) (changed bool, err error) {
+	route := netlink.Route{
+		LinkIndex: link.Attrs().Index, Dst: netOf(netip.PrefixFrom(p.Check, p.Check.BitLen())),
+		Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_BROADCAST, Scope: netlink.SCOPE_LINK,
+	}
+	err = b.handle.RouteDel(&route)
+	if errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("removing the broadcast route to %s: %w", p.Check, err)
+	}
+	return true, nil
 }
 
 // members repairs the instances' devices: their membership in the bridge, if another program

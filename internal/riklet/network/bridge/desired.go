@@ -33,6 +33,7 @@ type Settings struct {
 type Plan struct {
 	Name    string
 	Gateway netip.Prefix // the bridge's address
+	Check   netip.Addr   // the check port's address
 	MAC     net.HardwareAddr
 	MTU     int
 	Sysctls []Sysctl
@@ -49,7 +50,7 @@ func Desired(name string, s Settings) (Plan, error) {
 	}
 	gateway := pool.Gateway()
 	return Plan{
-		Name: name, Gateway: netip.PrefixFrom(gateway, s.PodCIDR.Bits()), MAC: MAC(gateway), MTU: s.MTU,
+		Name: name, Gateway: netip.PrefixFrom(gateway, s.PodCIDR.Bits()), Check: ipam.Check(s.PodCIDR), MAC: MAC(gateway), MTU: s.MTU,
 		Sysctls: []Sysctl{
 			{"net/ipv4/ip_forward", "1"},
 			// Neighbors are reached through the node and must not receive redirects. The kernel

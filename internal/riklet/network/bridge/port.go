@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -16,9 +17,9 @@ import (
 	"rik.dev/rik/internal/riklet/netns"
 )
 
-// Port is an instance's connection, as the kernel has it.
+// Port is an instance's connection, or the check port, as the kernel has it.
 type Port struct {
-	UID     string // empty for an incomplete connection
+	UID     string // empty for an incomplete connection, and checkUID for the check port
 	Address netip.Addr
 	Device  string
 	link    netlink.Link
@@ -54,6 +55,12 @@ func (b *Bridge) Ports() ([]Port, error) {
 	return ports, nil
 }
 
+// instances lists the connections without the check port.
+func (b *Bridge) instances() ([]Port, error) {
+	ports, err := b.Ports()
+	return slices.DeleteFunc(ports, func(p Port) bool { return p.UID == checkUID }), err
+}
+
 // Attach connects an instance. If it is already connected as described, nothing changes. Any
 // other device of rik with its name is replaced.
 func (b *Bridge) Attach(ctx context.Context, w Wire) error {
@@ -65,13 +72,18 @@ func (b *Bridge) Attach(ctx context.Context, w Wire) error {
 		return fmt.Errorf("finding the network of instance %s: %w", w.UID, err)
 	}
 	defer namespace.Close()
-	if err := b.attach(w, namespace); err != nil {
-		return fmt.Errorf("connecting instance %s: %w", w.UID, err)
-	}
-	if err := b.settle(ctx, Device(w.UID), b.name); err != nil {
+	if err := b.connect(ctx, w, namespace); err != nil {
 		return fmt.Errorf("connecting instance %s: %w", w.UID, err)
 	}
 	return nil
+}
+
+// connect does the work of Attach for a namespace.
+func (b *Bridge) connect(ctx context.Context, w Wire, namespace *os.File) error {
+	if err := b.attach(w, namespace); err != nil {
+		return err
+	}
+	return b.settle(ctx, Device(w.UID), b.name)
 }
 
 // How long the devices may take to come up, and how often to check.

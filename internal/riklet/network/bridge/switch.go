@@ -123,7 +123,7 @@ func (s *Switch) fill(prefix netip.Prefix) (*ipam.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := s.bridge.Ports()
+	ports, err := s.bridge.instances()
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ func (s *Switch) Detach(ctx context.Context, uid string) error {
 
 // Keep implements instance.Network.
 func (s *Switch) Keep(ctx context.Context, uids []string) error {
-	ports, err := s.bridge.Ports()
+	ports, err := s.bridge.instances()
 	if err != nil {
 		return err
 	}

@@ -61,6 +61,12 @@ func New(prefix netip.Prefix) (*Pool, error) {
 	return p, nil
 }
 
+// Check returns the address of the check port of the node that has a range. It is the last address,
+// which no Pool allocates. The range must be IPv4.
+func Check(prefix netip.Prefix) netip.Addr {
+	return offset(prefix.Masked().Addr(), 1<<(32-prefix.Bits())-1)
+}
+
 // offset adds n to an IPv4 address.
 func offset(a netip.Addr, n int) netip.Addr {
 	b := a.As4()

@@ -46,6 +46,26 @@ func TestNew(t *testing.T) {
 	}
 }
 
+// TestCheck checks that no instance gets the address of the check port.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for prefix, want := range map[string]string{
+		"10.62.1.0/24": "10.62.1.255", "10.62.1.4/30": "10.62.1.7", "10.62.254.0/23": "10.62.255.255", "10.62.0.0/16": "10.62.255.255",
+	} {
+		got := Check(netip.MustParsePrefix(prefix))
+		if got.String() != want {
+			t.Errorf("Check(%s) = %s, want %s", prefix, got, want)
+		}
+		p, err := New(netip.MustParsePrefix(prefix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Reserve("u", got); !errors.Is(err, ErrOutside) {
+			t.Errorf("Reserve(%s) = %v, want ErrOutside", got, err)
+		}
+	}
+}
+
 func TestAddressesAcrossBytes(t *testing.T) {
 	t.Parallel()
 	p, err := New(netip.MustParsePrefix("10.62.254.0/23"))
