@@ -301,6 +301,10 @@ func TestNodesInTroubleTakeNothing(t *testing.T) {
 	if got := c.news().unplaced["x"]; got != "NodeNetworkUnavailable" {
 		t.Errorf("unplaced = %q, want the node's network as the reason", got)
 	}
+	beat(&schedulerv1.NodeTrouble{Kind: "names-blocked", Message: "a firewall"})
+	if got := c.news().bindings["x"]; got != "" {
+		t.Errorf("x is on %q, where names are not answered to instances", got)
+	}
 	// A conflict of ports does not reject instances.
 	beat(&schedulerv1.NodeTrouble{Kind: "ports", Message: "TCP 30080"})
 	if got := c.news().bindings["x"]; got != "a" {

@@ -11,6 +11,9 @@ const (
 	TroubleNetwork TroubleKind = "network"
 	// TroubleNames means that the node does not answer names.
 	TroubleNames TroubleKind = "names"
+	// TroubleNamesBlocked means that the node answers names, but not to instances, because their
+	// questions do not arrive.
+	TroubleNamesBlocked TroubleKind = "names-blocked"
 	// TroubleOverlay means that packets do not pass between the node and others. Instances that
 	// run keep what they have. It keeps new ones away only while another node has no trouble.
 	TroubleOverlay TroubleKind = "overlay"
@@ -21,7 +24,7 @@ const (
 
 // TroubleKinds are all there are, in a fixed order.
 func TroubleKinds() []TroubleKind {
-	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleOverlay, TroublePorts}
+	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleNamesBlocked, TroubleOverlay, TroublePorts}
 }
 
 // Conditions of a node that are True while it has such a trouble, and missing otherwise.

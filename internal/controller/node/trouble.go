@@ -13,7 +13,7 @@ import (
 const reasonNotSetUp = "NetworkNotSetUp"
 
 // troubled sets a condition for each trouble that a node reports, and removes the conditions of
-// other troubles.
+// other troubles. A node reports at most one of two troubles that have the same condition.
 func troubled(s *rikv1alpha1.NodeStatus, troubles map[nodestate.TroubleKind]string, now metav1.Time) {
 	for _, c := range []struct {
 		kind            nodestate.TroubleKind
@@ -21,6 +21,7 @@ func troubled(s *rikv1alpha1.NodeStatus, troubles map[nodestate.TroubleKind]stri
 	}{
 		{nodestate.TroubleNetwork, nodestate.NodeNetworkUnavailable, reasonNotSetUp},
 		{nodestate.TroubleNames, nodestate.NodeNamesUnavailable, "NameServerNotRunning"},
+		{nodestate.TroubleNamesBlocked, nodestate.NodeNamesUnavailable, "QuestionsDoNotArrive"},
 		{nodestate.TroubleOverlay, nodestate.NodeOverlayUnavailable, "PacketsDoNotPass"},
 		{nodestate.TroublePorts, nodestate.NodePortConflict, "PortInUse"},
 	} {

@@ -55,6 +55,23 @@ func TestTroublesAreConditions(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}
+	// Two troubles have the same condition, one at a time.
+	blocked, stopped := report(true), report(true)
+	blocked.Troubles = map[nodestate.TroubleKind]string{nodestate.TroubleNamesBlocked: "a firewall"}
+	stopped.Troubles = map[nodestate.TroubleKind]string{nodestate.TroubleNames: "port 53 is taken"}
+	for _, step := range []struct {
+		report *Report
+		want   map[string]string
+	}{
+		{blocked, map[string]string{"NamesUnavailable": "True QuestionsDoNotArrive: a firewall"}},
+		{stopped, map[string]string{"NamesUnavailable": "True NameServerNotRunning: port 53 is taken"}},
+		{blocked, map[string]string{"NamesUnavailable": "True QuestionsDoNotArrive: a firewall"}},
+		{report(true), map[string]string{}},
+	} {
+		if diff := cmp.Diff(step.want, look(step.report, "")); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", step.report.Troubles, diff)
+		}
+	}
 	if !meta.IsStatusConditionTrue(n.Status.Conditions, rikv1alpha1.NodeReady) {
 		t.Error("the node is not Ready")
 	}

@@ -323,7 +323,7 @@ func (v *Inventory) publish(n *node) {
 // isReached reports whether instances should go to this node instead of nodes that packets of
 // other nodes do not reach.
 func (n *node) isReached() bool {
-	for _, kind := range []nodestate.TroubleKind{nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroubleOverlay} {
+	for _, kind := range []nodestate.TroubleKind{nodestate.TroubleNetwork, nodestate.TroubleNames, nodestate.TroubleNamesBlocked, nodestate.TroubleOverlay} {
 		if n.Troubles[kind] != "" {
 			return false
 		}
@@ -338,7 +338,7 @@ func (n *node) isReached() bool {
 // only while another node is reached. Otherwise no instance could be placed, such as in a
 // cluster of two nodes.
 func (v *Inventory) networkTrouble(n *node) string {
-	trouble := cmp.Or(n.Troubles[nodestate.TroubleNetwork], n.Troubles[nodestate.TroubleNames])
+	trouble := cmp.Or(n.Troubles[nodestate.TroubleNetwork], n.Troubles[nodestate.TroubleNames], n.Troubles[nodestate.TroubleNamesBlocked])
 	if trouble == "" && v.reached > 0 {
 		trouble = n.Troubles[nodestate.TroubleOverlay]
 	}
