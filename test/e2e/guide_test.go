@@ -33,6 +33,7 @@ var guideLeaves = map[string]string{
 	"Apps":                        "needs a server with the archive: TestPrivilegedKinds",
 	"Suspend and resume":          "needs a VMM: TestPrivilegedKinds",
 	"Add one":                     "needs another machine: TestPrivilegedComponentsAlone",
+	"Firewalls of other programs": "needs these programs: TestPrivilegedFirewalls",
 	"Label, taint, cordon, drain": "needs another machine",
 	"Remove one":                  "needs another machine",
 	"Reach into the cluster":      "runs until it is stopped",

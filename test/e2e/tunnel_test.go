@@ -117,3 +117,64 @@ func TestPrivilegedBlockedTunnels(t *testing.T) {
 		c.Rikctl("delete", "workload", name)
 	}
 }
+
+// TestPrivilegedFirewalls blocks what instances of a machine ask for names, and then what other
+// machines send to its instances without a tunnel. The machine gets no new instances meanwhile.
+func TestPrivilegedFirewalls(t *testing.T) {
+	privileged.Require(t)
+	if !rikcluster.Alone(t) {
+		return
+	}
+	c := rikcluster.Start(t, rikcluster.Options{Machines: 2})
+	shut := c.Machine(2)
+	condition := func(machine int, kind, reason string, parts ...string) {
+		t.Helper()
+		c.Eventually(func() error {
+			var n rikv1alpha1.Node
+			c.Get(&n, "nodes/"+c.Machine(machine).Name)
+			got := meta.FindStatusCondition(n.Status.Conditions, kind)
+			switch {
+			case (reason == "") != (got == nil):
+				return fmt.Errorf("node %s has the conditions %+v", n.Name, n.Status.Conditions)
+			case got != nil && (got.Status != "True" || got.Reason != reason):
+				return fmt.Errorf("the condition says %+v", got)
+			}
+			for _, part := range parts {
+				if !strings.Contains(got.Message, part) {
+					return fmt.Errorf("no %q in %q", part, got.Message)
+				}
+			}
+			return nil
+		})
+	}
+	placed := func(workload string) {
+		t.Helper()
+		applyText(t, c, serving(workload, c.Hello(), 4, "", `{name: http, port: 80, targetPort: 8080}`))
+		waitReady(c, workload)
+		for _, in := range instancesOf(c, workload) {
+			if in.Spec.NodeName != c.Machine(1).Name {
+				t.Errorf("%s is on %s, whose firewall blocks it", in.Name, in.Spec.NodeName)
+			}
+		}
+	}
+	for machine := range 2 {
+		condition(machine+1, "NamesUnavailable", "")
+		condition(machine+1, "OverlayUnavailable", "")
+	}
+	shut.Run("iptables", "-t", "mangle", "-A", "INPUT", "-i", "rik0", "-j", "DROP")
+	condition(2, "NamesUnavailable", "QuestionsDoNotArrive", "UDP and TCP port 4953 from the link rik0", "firewall-cmd")
+	condition(1, "NamesUnavailable", "")
+	placed("web")
+	shut.Run("iptables", "-t", "mangle", "-F", "INPUT")
+	condition(2, "NamesUnavailable", "")
+
+	shut.Run("iptables", "-t", "mangle", "-A", "FORWARD", "-i", "eth0", "-o", "rik0", "-j", "DROP")
+	condition(2, "OverlayUnavailable", "PacketsDoNotPass", "no packet from instances", c.Machine(1).Address)
+	condition(1, "OverlayUnavailable", "")
+	placed("late")
+	shut.Run("iptables", "-t", "mangle", "-F", "FORWARD")
+	condition(2, "OverlayUnavailable", "")
+	for _, name := range []string{"web", "late"} {
+		c.Rikctl("delete", "workload", name)
+	}
+}

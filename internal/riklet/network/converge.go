@@ -67,6 +67,8 @@ type pass struct {
 	seen    netmap.Snapshot
 	refused string
 	trouble string
+	// uncheckable is why the network cannot be checked, as last logged.
+	uncheckable string
 }
 
 // wait returns the longest time until the next check.
@@ -143,9 +145,11 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	// port.
 	names = n.names.serve(ctx, own.Addr().Next())
 	p.factsFor(own, host, plan)
+	check := n.connectCheckPort(ctx, s)
 	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
 		err = p.ways(s, plan, address)
 	}
+	p.unchecked(check)
 	return errors.Join(configured, err), names
 }
 
@@ -162,6 +166,18 @@ func (p *pass) ways(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error
 	}
 	p.report(plan.Refused)
 	return err
+}
+
+// unchecked logs why the network cannot be checked, once.
+func (p *pass) unchecked(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != p.uncheckable && err != nil {
+		p.node.cfg.Logger.Warn("it cannot be checked whether packets of instances pass", "err", err)
+	}
+	p.uncheckable = text
 }
 
 func settings(s *netmap.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {

@@ -31,7 +31,6 @@ import (
 	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/netmap"
 	"rik.dev/rik/internal/riklet/network/proxy"
-	"rik.dev/rik/internal/riklet/network/reach"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/wakeup"
 )
@@ -84,7 +83,7 @@ type Node struct {
 	// proxy has changed.
 	look, rules wakeup.Signal
 	news        wakeup.Signal // set after the troubles have changed
-	checker     *reach.Checker
+	checks      checks
 
 	mu        sync.Mutex
 	address   netip.Addr
@@ -92,10 +91,11 @@ type Node struct {
 	conflicts []proxy.Conflict
 	troubles  map[nodestate.TroubleKind]string // without the ports
 	lost      map[proxy.HostPort]bool
-	ends      tunnelEnds
-	ruled     bool  // the rules were applied at least once
-	unruled   error // why the last attempt to apply the rules failed
-	attempts  int   // failed attempts since the last success
+	known     known
+	checked   map[check]string // the troubles that checks have found
+	ruled     bool             // the rules were applied at least once
+	unruled   error            // why the last attempt to apply the rules failed
+	attempts  int              // failed attempts since the last success
 }
 
 // unruledAttempts is the number of failed attempts to apply the rules after which that counts as
@@ -133,7 +133,6 @@ func (n *Node) open(ctx context.Context) error {
 		return fmt.Errorf("making the network's directory: %w", err)
 	}
 	n.trouble(nodestate.TroubleNetwork, errNotSetUp)
-	n.checker = n.newChecker()
 	n.table = netmap.Open(netmap.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
 	n.feed = nameserver.NewFeed(n.table)
 	n.names = names{cfg: n.cfg, lock: n.lock, feed: n.feed, look: n.look}
@@ -141,6 +140,7 @@ func (n *Node) open(ctx context.Context) error {
 		return err
 	}
 	n.ports = bridge.NewSwitch(n.bridge, n.cfg.Logger)
+	n.checks = n.newChecks()
 	n.proxy, err = proxy.New(proxy.Config{
 		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict, Applied: n.applied,
 	})
@@ -160,11 +160,13 @@ func (n *Node) Close() error {
 }
 
 // Run keeps the network in its desired state until ctx ends.
-func (n *Node) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+func (n *Node) Run(parent context.Context) error {
+	group, ctx := errgroup.WithContext(parent)
 	group.Go(func() error { return n.table.Run(ctx) })
 	group.Go(func() error { return n.proxy.Run(ctx) })
-	group.Go(func() error { return n.checker.Run(ctx) })
+	group.Go(func() error { return n.checks.tunnels.Run(ctx) })
+	group.Go(func() error { return n.checks.instances.Run(ctx) })
+	group.Go(func() error { return n.checks.names.Run(ctx) })
 	group.Go(func() error {
 		n.watch(ctx)
 		return nil
@@ -173,7 +175,8 @@ func (n *Node) Run(ctx context.Context) error {
 		n.converge(ctx, n.table.Subscribe())
 		return nil
 	})
-	return group.Wait()
+	err := group.Wait()
+	return errors.Join(err, n.checks.port.Close(context.WithoutCancel(parent)))
 }
 
 // Apply applies changes of the network from the controller.
@@ -222,6 +225,7 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	if _, notified := all[nodestate.TroubleNetwork]; !notified && n.attempts >= unruledAttempts {
 		all[nodestate.TroubleNetwork] = "the rules of ports and names cannot be written: " + n.unruled.Error()
 	}
+	n.addCheckedLocked(all)
 	if len(n.conflicts) == 0 {
 		return all
 	}
@@ -287,7 +291,11 @@ func (n *Node) applied(err error) {
 	if n.unruled = err; err != nil {
 		n.attempts++
 	} else {
-		n.ruled, n.attempts = true, 0
+		n.attempts = 0
+		if !n.ruled && n.checks.names != nil {
+			n.checks.names.Look()
+		}
+		n.ruled = true
 	}
 	if before != (n.attempts >= unruledAttempts) {
 		n.news.Wake()

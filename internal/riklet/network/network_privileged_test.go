@@ -22,6 +22,7 @@ import (
 
 	"rik.dev/rik/api/rik/nodestate"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/overlay"
 	"rik.dev/rik/internal/riklet/network/proxy"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -108,12 +109,16 @@ func lan(t *testing.T, address string) {
 // counters change with every packet.
 var counters = regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$`)
 
-// state is everything that a node may change and must remove again.
+// state is everything that a node may change and must remove again. It does not contain the check
+// port, which exists while the node runs.
 func state(t *testing.T) string {
 	t.Helper()
 	// With the device numbers, so that removed and recreated devices count as different.
 	links := slices.Sorted(strings.Lines(sh(t, "ip", "-o", "-4", "address")))
 	for line := range strings.Lines(sh(t, "ip", "-o", "link")) {
+		if strings.Contains(line, bridge.CheckDevice()) {
+			continue
+		}
 		links = append(links, strings.Join(strings.Fields(line)[:2], " ")+"\n")
 	}
 	return strings.Join(links, "") + sh(t, "ip", "-4", "route", "show", "table", "all") +
@@ -208,10 +213,17 @@ func TestPrivilegedTheWholeNetwork(t *testing.T) {
 		if routes := sh(t, "ip", "route"); strings.Contains(routes, "10.62.3.0") {
 			return errors.New(routes)
 		}
+		if rules := sh(t, "iptables-save"); strings.Contains(rules, "198.51.100.3") {
+			return errors.New(rules)
+		}
 		return nil
 	})
-	// Everything survives the riklet. The next one needs no controller.
+	// Everything survives the riklet, except the check port. The next one needs no controller.
+	contains(t, bridge.CheckDevice(), "ip", "link")
 	r.stop()
+	if links := sh(t, "ip", "link"); strings.Contains(links, bridge.CheckDevice()) {
+		t.Errorf("links after the end of the riklet, with its check port:\n%s", links)
+	}
 	left := state(t)
 	r = open(t, dir)
 	r.ready()

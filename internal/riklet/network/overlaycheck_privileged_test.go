@@ -146,11 +146,17 @@ func (m *machine) whole() {
 // troubled waits until the node has an overlay trouble whose message contains the parts.
 func (m *machine) troubled(parts ...string) {
 	m.t.Helper()
+	m.troubledBy(nodestate.TroubleOverlay, parts...)
+}
+
+// troubledBy waits until the node has a trouble of a kind whose message contains the parts.
+func (m *machine) troubledBy(kind nodestate.TroubleKind, parts ...string) {
+	m.t.Helper()
 	eventually(m.t, "the trouble of "+m.name, func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		for _, part := range parts {
-			if !strings.Contains(m.notified[nodestate.TroubleOverlay], part) {
+			if !strings.Contains(m.notified[kind], part) {
 				return fmt.Errorf("no %q in troubles: %v", part, m.notified)
 			}
 		}
@@ -171,32 +177,60 @@ func (m *machine) quiet() {
 // machines returns three nodes on separate links, with a router between them.
 func machines(t *testing.T) (a, b, c *machine, router *netnstest.NS, table *nodev1.NetworkChanges) {
 	t.Helper()
-	dir := t.TempDir()
 	router = netnstest.New(t)
+	all, table := nodes(t, func(i int, m *machine) {
+		m.address = fmt.Sprintf("192.0.2.%d", 16*i+1)
+		netnstest.Cable(router, "to-"+m.name, m.NS, "eth0")
+		router.Address("to-"+m.name, fmt.Sprintf("192.0.2.%d/28", 16*i+2))
+		m.Address("eth0", m.address+"/28")
+		m.Run("ip", "route", "add", "default", "via", fmt.Sprintf("192.0.2.%d", 16*i+2))
+	})
+	router.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+	return all[0], all[1], all[2], router, table
+}
+
+// neighbors returns three nodes on one link.
+func neighbors(t *testing.T) (a, b, c *machine, table *nodev1.NetworkChanges) {
+	t.Helper()
+	link := netnstest.New(t)
+	link.Run("ip", "link", "add", "switch", "type", "bridge")
+	link.Up("switch")
+	all, table := nodes(t, func(i int, m *machine) {
+		m.address = fmt.Sprintf("192.0.2.%d", i+1)
+		netnstest.Cable(link, "to-"+m.name, m.NS, "eth0")
+		link.Run("ip", "link", "set", "to-"+m.name, "master", "switch")
+		m.Address("eth0", m.address+"/24")
+	})
+	return all[0], all[1], all[2], table
+}
+
+// nodes returns three nodes, each with its own machine, and their netmap. connect connects a
+// machine to the others and sets its address.
+func nodes(t *testing.T, connect func(i int, m *machine)) (all []*machine, table *nodev1.NetworkChanges) {
+	t.Helper()
+	dir := t.TempDir()
 	table = &nodev1.NetworkChanges{
 		Begin: true, Complete: true,
 		Settings: &nodev1.NetworkSettings{ClusterCidr: "10.62.0.0/16", ServiceCidr: "10.63.0.0/16", Domain: "rik.local"},
 	}
-	all := map[string]*machine{}
 	for i, name := range []string{"a", "b", "c"} {
-		m := &machine{NS: netnstest.New(t), t: t, name: name, address: fmt.Sprintf("192.0.2.%d", 16*i+1), dir: filepath.Join(dir, name)}
-		netnstest.Cable(router, "to-"+name, m.NS, "eth0")
-		router.Address("to-"+name, fmt.Sprintf("192.0.2.%d/28", 16*i+2))
-		m.Address("eth0", m.address+"/28")
-		m.Run("ip", "route", "add", "default", "via", fmt.Sprintf("192.0.2.%d", 16*i+2))
+		m := &machine{NS: netnstest.New(t), t: t, name: name, dir: filepath.Join(dir, name)}
+		connect(i, m)
 		table.Peers = append(table.Peers, &nodev1.Peer{Name: name, Address: m.address, PodCidr: fmt.Sprintf("10.62.%d.0/24", i+1), Answers: true})
-		t.Cleanup(func() {
-			m.stop()
-			m.Do(func() {
-				if err := Purge(context.Background(), Config{Node: m.name, Dir: m.dir}); err != nil {
-					t.Error(err)
-				}
-			})
-		})
-		all[name] = m
+		t.Cleanup(func() { m.remove() })
+		all = append(all, m)
 	}
-	router.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-	return all["a"], all["b"], all["c"], router, table
+	return all, table
+}
+
+// remove stops the node and removes its network.
+func (m *machine) remove() {
+	m.stop()
+	m.Do(func() {
+		if err := Purge(context.Background(), Config{Node: m.name, Dir: m.dir}); err != nil {
+			m.t.Error(err)
+		}
+	})
 }
 
 // rule adds or removes a rule.

@@ -34,8 +34,8 @@ const (
 	// Clients use port 53, and the rules of the node proxy redirect them. Thus another name
 	// server may have port 53 of all addresses, before or after this one.
 	Port = 4953
-	// clientPort is where clients send queries. Earlier versions of rik listened there.
-	clientPort = 53
+	// ClientPort is where clients send queries. Earlier versions of rik listened there.
+	ClientPort = 53
 )
 
 // Settings are the process's only argument, in JSON.
@@ -53,7 +53,7 @@ func (s Settings) suits(wanted Settings) bool {
 
 // listensAt reports whether sockets at the address can be kept.
 func (s Settings) listensAt(wanted netip.Addr) bool {
-	return s.Address.Addr() == wanted && s.Address.Port() != clientPort
+	return s.Address.Addr() == wanted && s.Address.Port() != ClientPort
 }
 
 // Hello is the first line on each connection, in JSON, from the process.

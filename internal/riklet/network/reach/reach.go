@@ -1,23 +1,28 @@
-// Package reach checks that overlay packets pass between this node and others. A firewall that
-// drops them causes no error: connections of instances just time out.
+// Package reach checks that packets pass: between this node and others, and from instances to
+// the node's name server. A firewall that drops them causes no error: connections of instances
+// just time out.
 //
-// A node sends requests to its neighbors on a ring of node names, through the tunnel device. A
-// request is an ARP request, which the other node's kernel answers by itself. Thus the answer
-// arrives even while the other riklet restarts, and firewalls see only tunnel packets. Instances
-// can neither send nor answer these requests, because their ARP packets do not leave their
-// bridge.
+// A Checker sends requests to the node's neighbors on a ring of node names. There are two ways:
+//
+//   - New sends ARP requests through the tunnel device. The other node's kernel answers them by
+//     itself. Thus the answer arrives even while the other riklet restarts, and firewalls see only
+//     tunnel packets. Instances can neither send nor answer these requests, because their ARP
+//     packets do not leave their bridge.
+//   - NewBetweenInstances sends datagrams between the check ports of the nodes (see package
+//     bridge). These take the path of packets between instances: the routes, what both nodes
+//     forward, and the network between them. The other riklet answers. The check does not show that
+//     other ports, TCP, large packets or virtual addresses pass, nor that packets pass to nodes
+//     that this one does not ask.
 //
 // Each request also contains whether its sender receives anything. If the nodes that do not
 // answer report that they receive nothing, the path to them is blocked, and not the path to this
 // node.
+//
+// Names sends DNS questions from the check port to the name server.
 package reach
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -25,29 +30,38 @@ import (
 	"slices"
 	"time"
 
-	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/wakeup"
 )
 
-// Peer is a node's end of the tunnels.
+// Peer is a node, and its end of the tunnels.
 type Peer struct {
 	Name  string
-	Outer netip.Addr // destination of its tunnel packets
+	Outer netip.Addr // the address at which the node is reached
 	Inner netip.Addr // address of the tunnel device itself
 	// Bridge is the node's address among its instances.
 	Bridge netip.Addr
 	MAC    net.HardwareAddr
+	// Check is the address of its check port.
+	Check netip.Addr
 }
 
 // View is the current input of the check: the nodes that can be queried.
 type View struct {
 	// Known is false before the overlay's state is known. Until then, an earlier result stays.
 	Known bool
-	// Device is the name of the tunnel device, or "" if there is none yet.
+	// Unable is true if the check cannot work on this node.
+	Unable bool
+	// Device is the name of the tunnel device, or "" if there is none yet. Only New needs it.
 	Device string
-	Self   Peer
-	// Peers are the other ends, of nodes that can answer as far as the cluster knows.
+	// Namespace is the network namespace of the check port. Only NewBetweenInstances needs it.
+	Namespace *os.File
+	// Cluster is the range of all instances, for messages.
+	Cluster netip.Prefix
+	Self    Peer
+	// Peers are the nodes to ask, which can answer as far as the cluster knows.
 	Peers []Peer
+	// Others are nodes that may ask this node, although it does not ask them.
+	Others []Peer
 }
 
 // Config configures a Checker. All fields except Logger, Interval and Silence are required.
@@ -58,7 +72,7 @@ type Config struct {
 	Notified func(trouble string)
 	// Path is the file with the last result, which survives a restart.
 	Path string
-	// Port is the UDP port of the tunnels, for messages.
+	// Port is the UDP port of the tunnels, for messages of New.
 	Port uint16
 	// Interval and Silence default to the package's constants.
 	Interval, Silence time.Duration
@@ -69,19 +83,72 @@ type Config struct {
 // Checker sends requests and receives replies.
 type Checker struct {
 	cfg    Config
+	kind   kind
 	memory memory
-	socket *socket
-	failed string // why there is no socket, as last logged
+	way    way    // nil if there is none
+	failed string // why there is no way, as last logged
 
-	view  View
-	names map[string]string // of the view's peers, by MAC
-	all   map[string]*seen
-	came  arrivals
-	wake  wakeup.Signal
+	view   View
+	names  map[string]string // of the view's peers, by what kind.key returns
+	others map[string]bool   // the same of the nodes that are not asked
+	all    map[string]*seen
+	came   arrivals
+	wake   wakeup.Signal
 }
 
-// New returns a checker that starts with the result of an earlier one, and reports that result.
+// kind is what differs between the checks.
+type kind struct {
+	open     func(v View, frames chan<- frame) (way, error)
+	key      func(Peer) string
+	describe func(s state, v View, asked []Peer) string
+}
+
+// way is how requests and answers travel.
+type way interface {
+	// suits reports whether it still fits the view.
+	suits(v View) bool
+	// ask sends a request to a node.
+	ask(v View, to Peer, deaf bool) error
+	// read parses a frame.
+	read(v View, f frame) (arrival, bool)
+	// answer answers a request, unless the kernel has done that.
+	answer(a arrival) error
+	// close ends it, and returns when no more frames arrive.
+	close()
+}
+
+// frame is what a way received.
+type frame struct {
+	from   way
+	data   []byte
+	source netip.AddrPort // of a datagram
+}
+
+// arrival is a request or an answer that was received.
+type arrival struct {
+	from   string // what kind.key returns for the sender
+	source netip.Addr
+	number uint64
+	answer bool
+	deaf   bool
+}
+
+// New returns a checker of tunnels that starts with the result of an earlier one, and reports that
+// result.
 func New(cfg Config) *Checker {
+	return newChecker(cfg, kind{
+		open: openARP, key: func(p Peer) string { return string(p.MAC) },
+		describe: func(s state, _ View, asked []Peer) string { return describe(s, cfg.Port, asked) },
+	})
+}
+
+// NewBetweenInstances returns a checker of packets between instances that starts with the result
+// of an earlier one, and reports that result.
+func NewBetweenInstances(cfg Config) *Checker {
+	return newChecker(cfg, kind{open: openDatagrams, key: func(p Peer) string { return p.Check.String() }, describe: describeInstances})
+}
+
+func newChecker(cfg Config, k kind) *Checker {
 	if cfg.Interval == 0 {
 		cfg.Interval = Interval
 	}
@@ -91,17 +158,8 @@ func New(cfg Config) *Checker {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Checker{cfg: cfg, all: map[string]*seen{}, wake: wakeup.New()}
-	data, err := os.ReadFile(cfg.Path)
-	if err == nil {
-		err = json.Unmarshal(data, &c.memory)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		cfg.Logger.Warn("the last result of the overlay's check cannot be read; it is checked anew", "err", err)
-	}
-	if !c.memory.Checked && c.memory.Trouble == "" {
-		c.memory.Trouble = unchecked
-	}
+	c := &Checker{cfg: cfg, kind: k, all: map[string]*seen{}, wake: wakeup.New()}
+	c.memory = remembered(cfg.Path, unchecked, cfg.Logger)
 	c.cfg.Notified(c.memory.Trouble)
 	return c
 }
@@ -122,7 +180,7 @@ func (c *Checker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case f := <-frames:
-			if f.from == c.socket && c.take(f.data, time.Now()) {
+			if c.way != nil && f.from == c.way && c.take(f, time.Now()) {
 				c.conclude(time.Now())
 			}
 		case <-c.wake:
@@ -152,9 +210,16 @@ func (c *Checker) pause() time.Duration {
 
 // look reads the view. It returns false if nothing is known yet.
 func (c *Checker) look() bool {
-	c.view, c.names = c.cfg.View(), map[string]string{}
+	c.view, c.names, c.others = c.cfg.View(), map[string]string{}, map[string]bool{}
 	for _, p := range c.view.Peers {
-		c.names[string(p.MAC)] = p.Name
+		c.names[c.kind.key(p)] = p.Name
+	}
+	for _, p := range c.view.Others {
+		c.others[c.kind.key(p)] = true
+	}
+	if c.view.Unable && c.memory.Trouble == unchecked {
+		c.memory.Trouble = ""
+		c.cfg.Notified("")
 	}
 	return c.view.Known
 }
@@ -170,12 +235,8 @@ func (c *Checker) round(now time.Time) {
 		asked[p.Name] = s
 		// Report that earlier than other nodes need it for their verdict.
 		deaf := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
-		// Old kernels treat the tunnel device's own address as a broadcast address.
-		for _, target := range []netip.Addr{p.Inner, p.Bridge} {
-			if err := c.socket.send(question(c.view.Self, p, target, deaf)); err != nil {
-				c.cfg.Logger.Debug("a node cannot be asked", "node", p.Name, "err", err)
-				break
-			}
+		if err := c.way.ask(c.view, p, deaf); err != nil {
+			c.cfg.Logger.Debug("a node cannot be asked", "node", p.Name, "err", err)
 		}
 	}
 	c.all = asked
@@ -192,12 +253,21 @@ func chosen(v View) []Peer {
 }
 
 // take records a received frame, and reports whether it may change the verdict.
-func (c *Checker) take(data []byte, now time.Time) bool {
-	h, ok := read(data, c.view.Self)
+func (c *Checker) take(f frame, now time.Time) bool {
+	a, ok := c.way.read(c.view, f)
 	if !ok {
 		return false
 	}
-	name, known := c.names[string(h.from)]
+	name, known := c.names[a.from]
+	if !known && !c.others[a.from] {
+		return false
+	}
+	if !a.answer {
+		if err := c.way.answer(a); err != nil {
+			c.cfg.Logger.Debug("a node cannot be answered", "from", a.source, "err", err)
+		}
+	}
+	// Other nodes may use another path, which says nothing about the one that is checked.
 	if !known {
 		return false
 	}
@@ -206,10 +276,10 @@ func (c *Checker) take(data []byte, now time.Time) bool {
 	switch {
 	case s == nil:
 		return false
-	case h.answer:
+	case a.answer:
 		s.answered = now
 		return c.memory != memory{Checked: true}
-	case h.deaf:
+	case a.deaf:
 		s.deaf = now
 	}
 	return false
@@ -224,7 +294,7 @@ func (c *Checker) conclude(now time.Time) {
 			asked = append(asked, p)
 		}
 	}
-	next := c.memory.next(s, describe(s, c.cfg.Port, asked))
+	next := c.memory.next(s, c.kind.describe(s, c.view, asked))
 	if next == c.memory {
 		return
 	}
@@ -233,48 +303,35 @@ func (c *Checker) conclude(now time.Time) {
 		c.cfg.Notified(next.Trouble)
 	}
 	c.memory = next
-	if err := c.save(); err != nil {
-		c.cfg.Logger.Warn("the result of the overlay's check is not kept", "err", err)
-	}
+	c.memory.save(c.cfg.Path, c.cfg.Logger)
 }
 
-func (c *Checker) save() error {
-	data, err := json.Marshal(c.memory)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(c.cfg.Path, data)
-}
-
-// open opens a socket on the view's device if there are peers. Without a socket, the last result
+// open opens the way if there are nodes to ask or to answer. Without a way, the last result
 // stays.
 func (c *Checker) open(frames chan<- frame) bool {
-	if len(c.view.Peers) == 0 {
+	if len(c.view.Peers)+len(c.view.Others) == 0 {
 		c.close()
 		return true
 	}
-	link, err := net.InterfaceByName(c.view.Device)
-	if err == nil && c.socket != nil && c.socket.index == link.Index {
+	if c.way != nil && c.way.suits(c.view) {
 		return true
 	}
 	c.close()
+	w, err := c.kind.open(c.view, frames)
 	if err == nil {
-		c.socket, err = open(link.Index, frames)
-	}
-	if err == nil {
-		c.failed = ""
+		c.way, c.failed = w, ""
 		return true
 	}
 	if text := err.Error(); text != c.failed {
 		c.failed = text
-		c.cfg.Logger.Warn("the overlay cannot be checked", "err", fmt.Errorf("listening at %s: %w", c.view.Device, err))
+		c.cfg.Logger.Warn("the overlay cannot be checked", "err", err)
 	}
 	return false
 }
 
 func (c *Checker) close() {
-	if c.socket != nil {
-		c.socket.close()
-		c.socket = nil
+	if c.way != nil {
+		c.way.close()
+		c.way = nil
 	}
 }

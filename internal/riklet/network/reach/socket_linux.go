@@ -3,23 +3,56 @@ package reach
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// frame is a frame that a socket received.
-type frame struct {
-	from *socket
-	data []byte
-}
-
-// socket sends and receives the ARP packets of one link.
+// socket sends and receives the ARP packets of one link. It is the way through tunnels.
 type socket struct {
 	index int
 	file  *os.File
 	done  chan struct{}
 }
+
+// openARP opens a socket on the view's device.
+func openARP(v View, frames chan<- frame) (way, error) {
+	link, err := net.InterfaceByName(v.Device)
+	if err != nil {
+		return nil, fmt.Errorf("listening at %q: %w", v.Device, err)
+	}
+	s, err := open(link.Index, frames)
+	if err != nil {
+		return nil, fmt.Errorf("listening at %q: %w", v.Device, err)
+	}
+	return s, nil
+}
+
+func (s *socket) suits(v View) bool {
+	link, err := net.InterfaceByName(v.Device)
+	return err == nil && link.Index == s.index
+}
+
+func (s *socket) ask(v View, to Peer, deaf bool) error {
+	// Old kernels treat the tunnel device's own address as a broadcast address.
+	for _, target := range []netip.Addr{to.Inner, to.Bridge} {
+		if err := s.send(question(v.Self, to, target, deaf)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *socket) read(v View, f frame) (arrival, bool) {
+	h, ok := read(f.data, v.Self)
+	return arrival{from: string(h.from), answer: h.answer, deaf: h.deaf}, ok
+}
+
+// answer does nothing, because the kernel answers.
+func (s *socket) answer(arrival) error { return nil }
 
 // open returns a socket that sends received frames to a channel, and drops them while the channel
 // is full.

@@ -110,37 +110,21 @@ func validate(all map[string]*seen, came arrivals, now time.Time, silence time.D
 	}
 }
 
-// memory is the state that survives a restart of the riklet.
-type memory struct {
-	// Checked is true if the node was fine once. Before that, the node waits for an answer, so
-	// that a node that cannot be reached gets no work when it joins.
-	Checked bool
-	// Trouble is the last trouble, or "" for none.
-	Trouble string
-}
-
 // unchecked is the trouble of a node that has just started.
 const unchecked = "the overlay was not checked yet"
 
-// next returns the state after a check. While the result is not known yet, the state does not
-// change.
-func (m memory) next(s state, message string) memory {
-	switch {
-	case s == fine || s == idle:
-		return memory{Checked: true}
-	case s == waiting && (m.Checked || m.Trouble != "" && m.Trouble != unchecked):
-		return m
-	}
-	return memory{Checked: m.Checked, Trouble: message}
-}
-
-// describe returns a message with what to open and from where.
-func describe(s state, port uint16, peers []Peer) string {
+// named returns the names and addresses of nodes for a message.
+func named(peers []Peer) string {
 	var who []string
 	for _, p := range peers {
 		who = append(who, fmt.Sprintf("%s (%s)", p.Name, p.Outer))
 	}
-	nodes := strings.Join(who, ", ")
+	return strings.Join(who, ", ")
+}
+
+// describe returns a message with what to open and from where.
+func describe(s state, port uint16, peers []Peer) string {
+	nodes := named(peers)
 	switch s {
 	case inbound:
 		return fmt.Sprintf("no packet of another node's overlay arrives here, nor any answer of %s: accept UDP port %d from the addresses "+
@@ -150,6 +134,24 @@ func describe(s state, port uint16, peers []Peer) string {
 			"machine to the addresses of all nodes, and accept it from this node's address on the way", nodes, port)
 	case waiting:
 		return fmt.Sprintf(unchecked+": %s did not answer so far over UDP port %d", nodes, port)
+	default:
+		return ""
+	}
+}
+
+// describeInstances is describe for packets between instances.
+func describeInstances(s state, v View, peers []Peer) string {
+	nodes := named(peers)
+	accept := fmt.Sprintf("accept what is forwarded from and to %s in every firewall of this machine (nftables and firewalld besides iptables; "+
+		"for firewalld: firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload)", v.Cluster, v.Cluster)
+	const way = "if the network between the nodes drops addresses of instances, run all nodes with --network=vxlan"
+	switch s {
+	case inbound:
+		return fmt.Sprintf("no packet from instances of another node arrives at this node's, nor any answer of %s: %s; %s", nodes, accept, way)
+	case outbound:
+		return fmt.Sprintf("packets from other nodes' instances arrive here, but those of this node's do not arrive at instances of %s: %s; %s", nodes, accept, way)
+	case waiting:
+		return fmt.Sprintf(unchecked+": %s did not answer so far what was sent like a packet of an instance", nodes)
 	default:
 		return ""
 	}

@@ -1,0 +1,60 @@
+package reach
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"rik.dev/rik/internal/pki"
+)
+
+// memory is the state that survives a restart of the riklet.
+type memory struct {
+	// Checked is true if the check succeeded once. Before that, the node waits for an answer, so
+	// that a node that cannot be reached gets no work when it joins.
+	Checked bool
+	// Trouble is the last trouble, or "" for none.
+	Trouble string
+}
+
+// remembered returns the state that was saved at a path. initial is the trouble of a node that
+// has just started.
+func remembered(path, initial string, log *slog.Logger) memory {
+	var m memory
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("the last result of a check of the network cannot be read; it is checked anew", "path", path, "err", err)
+		m = memory{}
+	}
+	if !m.Checked && m.Trouble == "" {
+		m.Trouble = initial
+	}
+	return m
+}
+
+func (m memory) save(path string, log *slog.Logger) {
+	data, err := json.Marshal(m)
+	if err == nil {
+		err = pki.WriteFile(path, data)
+	}
+	if err != nil {
+		log.Warn("the result of a check of the network is not kept", "path", path, "err", err)
+	}
+}
+
+// next returns the state after a check. While the result is not known yet, the state does not
+// change.
+func (m memory) next(s state, message string) memory {
+	switch {
+	case s == fine || s == idle:
+		return memory{Checked: true}
+	case s == waiting && (m.Checked || m.Trouble != "" && m.Trouble != unchecked):
+		return m
+	}
+	return memory{Checked: m.Checked, Trouble: message}
+}
