@@ -117,11 +117,15 @@ func (n *Node) setPlan(s *netmap.Snapshot, plan overlay.Plan) {
 func (n *Node) connectCheckPort(ctx context.Context, s *netmap.Snapshot) error {
 	address, err := n.checks.port.Connect(ctx, n.ports)
 	n.mu.Lock()
+	before := n.known
 	n.known.namespace, n.known.address, n.known.unable = n.checks.port.Namespace(), address, err != nil
 	n.known.domain = s.Settings.Domain
+	changed := before.address != address || before.unable != n.known.unable || before.domain != n.known.domain
 	n.mu.Unlock()
-	n.checks.instances.Look()
-	n.checks.names.Look()
+	if changed {
+		n.checks.instances.Look()
+		n.checks.names.Look()
+	}
 	return err
 }
 
