@@ -78,7 +78,7 @@ func (n *Node) checkedBy(c check, trouble string) {
 		n.checked = map[check]string{}
 	}
 	n.checked[c] = trouble
-	notify(n.news)
+	n.news.Wake()
 }
 
 // addCheckedLocked adds what checks have found to the troubles of the parts. It leaves out what

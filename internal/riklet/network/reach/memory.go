@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"os"
 
-	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/atomicfile"
 )
 
 // memory is the state that survives a restart of the riklet.
@@ -40,7 +40,7 @@ func remembered(path, initial string, log *slog.Logger) memory {
 func (m memory) save(path string, log *slog.Logger) {
 	data, err := json.Marshal(m)
 	if err == nil {
-		err = pki.WriteFile(path, data)
+		err = atomicfile.Write(path, data)
 	}
 	if err != nil {
 		log.Warn("the result of a check of the network is not kept", "path", path, "err", err)

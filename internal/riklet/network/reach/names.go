@@ -12,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"rik.dev/rik/internal/riklet/netns"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // NamesView is the current input of the check of names.
@@ -53,7 +54,7 @@ type Names struct {
 	memory     memory
 	failed     string    // why no question could be sent, as last logged
 	unanswered time.Time // of the first question since the last answer; zero: the last one was answered
-	wake       chan struct{}
+	wake       wakeup.Signal
 }
 
 const (
@@ -75,17 +76,14 @@ func NewNames(cfg NamesConfig) *Names {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &Names{cfg: cfg, memory: remembered(cfg.Path, namesUnchecked, cfg.Logger), wake: make(chan struct{}, 1)}
+	n := &Names{cfg: cfg, memory: remembered(cfg.Path, namesUnchecked, cfg.Logger), wake: wakeup.New()}
 	cfg.Notified(n.memory.Trouble)
 	return n
 }
 
 // Look makes the check read the view again at once. It does not block.
 func (n *Names) Look() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
+	n.wake.Wake()
 }
 
 // Run checks until ctx ends.
