@@ -42,14 +42,14 @@ var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 // echo answers a log request with one line and a command with its input, and accepts every hold
 // request.
 var echo = &registrytest.Node{
-	Opened: make(chan *nodev1.OpenStream, 64),
-	Script: func(s *registrytest.FarEnd, open *nodev1.OpenStream) *nodev1.StreamData {
+	Opened: make(chan *nodev1.OpenSession, 64),
+	Script: func(s *registrytest.FarEnd, open *nodev1.OpenSession) *nodev1.SessionEnd {
 		if open.GetLog() != nil {
 			s.Out("a line\n")
-			return &nodev1.StreamData{}
+			return &nodev1.SessionEnd{}
 		}
 		if open.GetHold() != nil {
-			return &nodev1.StreamData{}
+			return &nodev1.SessionEnd{}
 		}
 		for {
 			d := s.Read()
@@ -58,7 +58,7 @@ var echo = &registrytest.Node{
 			}
 			s.Out(string(d.GetData()))
 			if d.GetEndOfInput() {
-				return &nodev1.StreamData{ExitCode: 7}
+				return &nodev1.SessionEnd{ExitCode: 7}
 			}
 		}
 	},

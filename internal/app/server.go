@@ -281,7 +281,7 @@ func (p *plane) serveNodes(ctx context.Context) error {
 }
 
 func (p *plane) nodeServer(trusted bool, options ...grpc.ServerOption) *grpc.Server {
-	options = append(options, grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence, Timeout: silence}),
+	options = append(append(options, nodeapi.ServerOptions()...), grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence, Timeout: silence}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 4, PermitWithoutStream: true}))
 	server := grpc.NewServer(options...)
 	p.nodes.Register(server, trusted)

@@ -19,19 +19,20 @@ type sessions struct {
 }
 
 // Open implements instance.Sessions.
-func (s *sessions) Open(ctx context.Context, node string, open *nodev1.OpenStream) (instance.Session, error) {
+func (s *sessions) Open(ctx context.Context, node string, open *nodev1.OpenSession) (instance.Session, error) {
 	nodes := s.nodes.Load()
 	if nodes == nil {
 		return nil, instance.ErrNotConnected
 	}
 	session, err := nodes.Open(ctx, node, open)
-	if errors.Is(err, nodeapi.ErrNodeNotConnected) {
+	switch {
+	case errors.Is(err, nodeapi.ErrNodeNotConnected), errors.Is(err, nodeapi.ErrNodeLost):
 		return nil, fmt.Errorf("%w: %w", instance.ErrNotConnected, err)
-	}
-	if errors.Is(err, nodeapi.ErrBusy) {
+	case errors.Is(err, nodeapi.ErrNotOpened):
+		return nil, fmt.Errorf("%w: %w", instance.ErrNotOpened, err)
+	case errors.Is(err, nodeapi.ErrBusy):
 		return nil, fmt.Errorf("%w: %w", instance.ErrBusy, err)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
 	return session, nil

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -39,11 +40,11 @@ type cluster struct {
 	troubles  []*schedulerv1.NodeTrouble
 	asked     []string
 	node      nodev1.Node_ConnectServer
-	data      map[int64][]*nodev1.StreamData
+	data      map[int64][]*nodev1.SessionOutput
 }
 
 func newCluster() *cluster {
-	return &cluster{term: 1, reported: map[string]*schedulerv1.Observation{}, data: map[int64][]*nodev1.StreamData{}}
+	return &cluster{term: 1, reported: map[string]*schedulerv1.Observation{}, data: map[int64][]*nodev1.SessionOutput{}}
 }
 
 // locked calls f with the lock, for tests that read the state.
@@ -169,8 +170,28 @@ func (n nodeEnd) Connect(stream nodev1.Node_ConnectServer) error {
 				return err
 			}
 		}
-		if d := m.GetData(); d != nil {
-			c.locked(func() { c.data[d.GetStream()] = append(c.data[d.GetStream()], d) })
+	}
+}
+
+// Session implements nodev1.NodeServer.
+func (n nodeEnd) Session(stream nodev1.Node_SessionServer) error {
+	c := n.cluster
+	m, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	id := m.GetStart().GetSession()
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		c.locked(func() { c.data[id] = append(c.data[id], m) })
+		if m.GetEnd() != nil {
+			return nil
 		}
 	}
 }
@@ -202,7 +223,7 @@ func (c *cluster) change(t *testing.T, name, value string) {
 	synctest.Wait()
 }
 
-func (c *cluster) session(t *testing.T, open *nodev1.OpenStream) (out string, last *nodev1.StreamData) {
+func (c *cluster) session(t *testing.T, open *nodev1.OpenSession) (out string, end *nodev1.SessionEnd) {
 	t.Helper()
 	c.mu.Lock()
 	node := c.node
@@ -213,11 +234,11 @@ func (c *cluster) session(t *testing.T, open *nodev1.OpenStream) (out string, la
 	synctest.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, d := range c.data[open.GetStream()] {
-		out += string(d.GetData())
-		last = d
+	for _, m := range c.data[open.GetSession()] {
+		out += string(m.GetOutput().GetData())
+		end = m.GetEnd()
 	}
-	return out, last
+	return out, end
 }
 
 // endpoint serves the cluster in memory. Each half can be down.

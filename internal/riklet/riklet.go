@@ -15,6 +15,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -312,7 +313,7 @@ func (r *Riklet) outside(ctx context.Context, cause error) error {
 }
 
 // dial returns a function that connects to a peer over the network with the node's certificate.
-func (r *Riklet) dial(address string) connection.DialFunc {
+func (r *Riklet) dial(address string, more ...grpc.DialOption) connection.DialFunc {
 	return func(context.Context) (*grpc.ClientConn, error) {
 		name := r.cfg.ServerName
 		if name == "" {
@@ -326,10 +327,10 @@ func (r *Riklet) dial(address string) connection.DialFunc {
 		if err != nil {
 			return nil, err
 		}
-		options := append([]grpc.DialOption{
+		options := slices.Concat([]grpc.DialOption{
 			grpc.WithTransportCredentials(credentials.NewTLS(config)), connection.KeepAlive(), grpc.WithNoProxy(),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-		}, r.cfg.DialOptions...)
+		}, more, r.cfg.DialOptions)
 		// passthrough: the dialer resolves the name at every connection.
 		return grpc.NewClient("passthrough:///"+address, options...)
 	}
@@ -338,13 +339,13 @@ func (r *Riklet) dial(address string) connection.DialFunc {
 func (r *Riklet) controller() *connection.Controller {
 	dial := r.cfg.DialController
 	if dial == nil {
-		dial = r.dial(r.cfg.ControllerAddr)
+		dial = r.dial(r.cfg.ControllerAddr, nodev1.DialOptions()...)
 	}
 	c := &connection.Controller{
-		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version, RunId: r.run},
+		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version, RunId: r.run, Protocol: nodev1.Protocol},
 		Objects: r.objects, Logger: r.cfg.Logger,
-		Sessions: func(ctx context.Context, send func(*nodev1.StreamData) error) connection.Sessions {
-			return session.New(ctx, session.Config{Resolve: r.resolve, Send: send, Logger: r.cfg.Logger})
+		Sessions: func(ctx context.Context, client nodev1.NodeClient) connection.Sessions {
+			return session.New(ctx, session.Config{Node: r.cfg.NodeName, Resolve: r.resolve, Client: client, Logger: r.cfg.Logger})
 		},
 	}
 	if r.network != nil {

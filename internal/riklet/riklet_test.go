@@ -181,16 +181,16 @@ func TestSessionsAndObjects(t *testing.T) {
 		b.wantPhase("a", rikv1alpha1.InstanceRunning)
 		b.host.Print("a", "hello")
 
-		out, last := b.cluster.session(t, &nodev1.OpenStream{Stream: 1, Uid: "a", Session: &nodev1.OpenStream_Log{Log: &nodev1.LogSession{}}})
-		if out != "hello\n" || !last.GetClosed() || last.GetError() != "" {
+		out, last := b.cluster.session(t, &nodev1.OpenSession{Session: 1, Uid: "a", Kind: &nodev1.OpenSession_Log{Log: &nodev1.LogSession{}}})
+		if out != "hello\n" || last == nil || last.GetError() != "" {
 			t.Errorf("log %q, ended %v", out, last)
 		}
-		out, last = b.cluster.session(t, &nodev1.OpenStream{Stream: 2, Uid: "a", Container: "main", Session: &nodev1.OpenStream_Exec{
+		out, last = b.cluster.session(t, &nodev1.OpenSession{Session: 2, Uid: "a", Container: "main", Kind: &nodev1.OpenSession_Exec{
 			Exec: &nodev1.ExecSession{Command: []string{"echo", "hi"}}}})
-		if out != "hi\n" || last.GetExitCode() != 0 || !last.GetClosed() {
+		if out != "hi\n" || last.GetExitCode() != 0 || last == nil {
 			t.Errorf("exec %q, ended %v", out, last)
 		}
-		_, last = b.cluster.session(t, &nodev1.OpenStream{Stream: 3, Uid: "b", Session: &nodev1.OpenStream_Port{Port: &nodev1.PortSession{Port: 7}}})
+		_, last = b.cluster.session(t, &nodev1.OpenSession{Session: 3, Uid: "b", Kind: &nodev1.OpenSession_Port{Port: &nodev1.PortSession{Port: 7}}})
 		if !strings.Contains(last.GetError(), instance.ErrUnknown.Error()) {
 			t.Errorf("a port of an unknown instance ended with %v", last)
 		}

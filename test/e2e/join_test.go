@@ -154,7 +154,7 @@ func connectAs(t *testing.T, config *tls.Config, node string) error {
 	defer cancel()
 	stream, err := nodev1.NewNodeClient(dialNode(t, config, "4997")).Connect(ctx)
 	if err == nil {
-		_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: node}}})
+		_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: node, Protocol: nodev1.Protocol}}})
 		_, err = stream.Recv()
 	}
 	return err

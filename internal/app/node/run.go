@@ -27,6 +27,7 @@ import (
 	"rik.dev/rik/internal/riklet/runner/oci"
 	"rik.dev/rik/internal/riklet/signals"
 	"rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/version"
 )
 
@@ -127,7 +128,7 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 		Logger:         log,
 	}
 	if c.Scheduler != nil {
-		config.DialScheduler, config.DialController = inProcess(c.Scheduler), inProcess(c.Controller)
+		config.DialScheduler, config.DialController = inProcess(c.Scheduler), inProcess(slices.Concat(c.Controller, nodev1.DialOptions()))
 		config.Authority = c.Authority
 	}
 	return config, nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -17,20 +19,30 @@ import (
 	"rik.dev/rik/internal/wakeup"
 )
 
-// questionsAtOnce bounds how many requests of one node are answered at a time.
-const questionsAtOnce = 32
+const (
+	// questionsAtOnce bounds how many requests of one node are answered at a time.
+	questionsAtOnce = 32
+	// maxOrders bounds the announcements and ends of sessions that a node has not read. Twice
+	// the sessions that may exist is more than a node that reads leaves.
+	maxOrders = 4 * maxSessions
+)
 
-var errReplaced = errors.New("the node has connected again")
+var (
+	errReplaced   = errors.New("the node has connected again")
+	errNotReading = fmt.Errorf("the node does not read: %d messages about sessions wait", maxOrders)
+)
 
 // connection is one stream of one node.
 type connection struct {
-	node   string
-	from   string    // address of the peer, for people
-	run    string    // of the riklet; empty if it does not send one
-	uid    types.UID // of its certificate's Node; empty if that is not known
-	stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]
-	end    context.CancelCauseFunc
-	ctx    context.Context //nolint:containedctx // the stream's own, which ends with it
+	node string
+	from string    // address of the peer, for people
+	run  string    // of the riklet; empty if it does not send one
+	uid  types.UID // of its Node; empty if that is not known
+	// certificate is the UID in the node's certificate. The streams of sessions show the same.
+	certificate types.UID
+	stream      grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]
+	end         context.CancelCauseFunc
+	ctx         context.Context //nolint:containedctx // the stream's own, which ends with it
 
 	// sending serializes Send, which gRPC does not allow concurrently.
 	sending sync.Mutex
@@ -39,16 +51,18 @@ type connection struct {
 	given    map[objectKey]bool // objects whose changes are sent to the node
 	dirty    map[objectKey]bool // given objects that have changed
 	wake     wakeup.Signal      // set while dirty is not empty
-	sessions map[int64]*Session
+	sessions map[int64]*Session // announced, and not ended
 	next     int64
-	gone     error // why no session can be opened any more
+	orders   []*nodev1.ControllerMessage // announcements and ends of sessions, not yet sent
+	ordered  wakeup.Signal               // set while orders is not empty
+	gone     error                       // why no session can be opened any more
 }
 
 func newConnection(ctx context.Context, end context.CancelCauseFunc, node string, stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) *connection {
 	return &connection{
 		node: node, stream: stream, ctx: ctx, end: end,
 		given: map[objectKey]bool{}, dirty: map[objectKey]bool{}, wake: wakeup.New(),
-		sessions: map[int64]*Session{},
+		sessions: map[int64]*Session{}, ordered: wakeup.New(),
 	}
 }
 
@@ -58,7 +72,7 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 	if err != nil {
 		return err
 	}
-	node := caller.name
+	node, certificate := caller.name, caller.uid
 	if !f.trusted {
 		if caller.uid, err = f.living(stream.Context(), caller); err != nil {
 			return err
@@ -67,14 +81,14 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 	ctx, end := context.WithCancelCause(stream.Context())
 	defer end(nil)
 	c := newConnection(ctx, end, node, stream)
-	c.uid, c.run, c.from = caller.uid, caller.run, f.from(ctx)
+	c.uid, c.certificate, c.run, c.from = caller.uid, certificate, caller.run, f.from(ctx)
 	// Check before the first message. A riklet that receives it assumes that it was accepted. A
 	// riklet that was refused increases its delay before each retry.
 	if err := f.refusal(c); err != nil {
 		f.log.Warn("node is refused", "node", node, "from", c.from, "err", err)
 		return err
 	}
-	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: f.cfg.Version}}}); err != nil {
+	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: f.cfg.Version, Protocol: nodev1.Protocol}}}); err != nil {
 		return err
 	}
 	if err := f.enter(c); err != nil {
@@ -85,6 +99,7 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 
 	var work sync.WaitGroup
 	work.Go(func() { f.refreshes(c) })
+	work.Go(c.sendOrders)
 	work.Go(func() { f.sendNetwork(c) })
 	received := make(chan error, 1)
 	work.Go(func() { received <- f.receive(c, &work) })
@@ -134,18 +149,23 @@ func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1
 		return identity{}, err
 	}
 	said := first.GetHello().GetNodeName()
+	mismatch := nodev1.Mismatch(said, nodev1.Program{Version: first.GetHello().GetVersion(), Protocol: first.GetHello().GetProtocol()},
+		nodev1.Program{Version: f.cfg.Version, Protocol: nodev1.Protocol})
 	switch {
 	case said == "":
 		return identity{}, status.Error(codes.InvalidArgument, "the first message must be a hello with the node's name")
 	case caller.name != "" && said != caller.name:
 		return identity{}, status.Errorf(codes.PermissionDenied, "the certificate is node %s's, not %s's", caller.name, said)
+	case mismatch != "":
+		f.log.Warn("node is refused", "node", said, "from", f.from(stream.Context()), "err", mismatch)
+		return identity{}, status.Error(codes.FailedPrecondition, mismatch)
 	}
 	caller.name, caller.run = said, first.GetHello().GetRunId()
 	return caller, nil
 }
 
 // receive reads until the stream ends. Requests are answered in other goroutines, so that a
-// slow answer does not delay sessions.
+// slow answer does not delay others.
 func (f *front) receive(c *connection, work *sync.WaitGroup) error {
 	places := make(chan struct{}, questionsAtOnce)
 	for {
@@ -168,8 +188,6 @@ func (f *front) receive(c *connection, work *sync.WaitGroup) error {
 				defer func() { <-places }()
 				f.give(c, key)
 			})
-		case *nodev1.NodeMessage_Data:
-			c.deliver(m.Data)
 		default:
 			return status.Error(codes.InvalidArgument, "unexpected message after the hello")
 		}
@@ -247,6 +265,44 @@ func (c *connection) send(m *nodev1.ControllerMessage) error {
 	return c.stream.Send(m)
 }
 
+// order queues the announcement or the end of a session. It does not block, so a node that does
+// not read delays no user.
+func (c *connection) order(m *nodev1.ControllerMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.orders) >= maxOrders {
+		c.end(errNotReading) // only the first call counts
+		return
+	}
+	c.orders = append(c.orders, m)
+	c.ordered.Wake()
+}
+
+func (c *connection) takeOrders() []*nodev1.ControllerMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	orders := c.orders
+	c.orders = nil
+	return orders
+}
+
+// sendOrders sends the queued orders until the connection ends.
+func (c *connection) sendOrders() {
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-c.ordered:
+		}
+		for _, m := range c.takeOrders() {
+			if err := c.send(m); err != nil {
+				c.end(fmt.Errorf("sending to node %s: %w", c.node, err))
+				return
+			}
+		}
+	}
+}
+
 // close ends every session with the reason.
 func (c *connection) close(reason error) {
 	lost := ErrNodeLost
@@ -257,20 +313,9 @@ func (c *connection) close(reason error) {
 	}
 	c.mu.Lock()
 	c.gone = lost
-	sessions := c.sessions
-	c.sessions = map[int64]*Session{}
+	sessions := slices.Collect(maps.Values(c.sessions))
 	c.mu.Unlock()
 	for _, s := range sessions {
-		s.fail(lost)
-	}
-}
-
-// deliver passes data to its session. Data of an ended session is dropped.
-func (c *connection) deliver(data *nodev1.StreamData) {
-	c.mu.Lock()
-	s := c.sessions[data.GetStream()]
-	c.mu.Unlock()
-	if s != nil {
-		s.deliver(data)
+		s.finish(lost)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -58,6 +57,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 // newWorldOf creates a world whose nodes receive a netmap.
 func newWorldOf(t *testing.T, network Network, objects ...client.Object) *world {
 	t.Helper()
+	w := unserved(t, network, objects...)
+	w.serve(t)
+	return w
+}
+
+// unserved creates a world without a listener.
+func unserved(t *testing.T, network Network, objects ...client.Object) *world {
+	t.Helper()
 	authority, err := pki.LoadOrCreate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +87,6 @@ func newWorldOf(t *testing.T, network Network, objects ...client.Object) *world 
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.serve(t)
 	return w
 }
 
@@ -98,9 +104,9 @@ func (w *world) serve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
+	g := grpc.NewServer(append(ServerOptions(), grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{pair}, ClientCAs: w.authority.Pool(), ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
-	})))
+	})))...)
 	w.server.Register(g, false)
 	go func() { _ = g.Serve(listener) }()
 	t.Cleanup(g.Stop)
@@ -114,7 +120,7 @@ func (w *world) dial(t *testing.T, pair *tls.Certificate) *grpc.ClientConn {
 	if pair != nil {
 		config.Certificates = []tls.Certificate{*pair}
 	}
-	conn, err := grpc.NewClient(w.address, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	conn, err := grpc.NewClient(w.address, append(nodev1.DialOptions(), grpc.WithTransportCredentials(credentials.NewTLS(config)))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,16 +149,25 @@ func (w *world) join(t *testing.T, node, machine string) (*tls.Certificate, erro
 	return &pair, err
 }
 
+// link is the node's end of a connection.
+type link struct {
+	grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage]
+
+	client nodev1.NodeClient
+	node   string
+}
+
 // connect opens the node's stream and reads the server's hello.
-func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage] {
+func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) *link {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
-	stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(ctx)
+	client := nodev1.NewNodeClient(w.dial(t, pair))
+	stream, err := client.Connect(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: node}}}); err != nil {
+	if err := stream.Send(helloOf(node, "")); err != nil {
 		t.Fatal(err)
 	}
 	hello, err := stream.Recv()
@@ -168,7 +183,12 @@ func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) grpc.B
 		}
 		return nil
 	})
-	return stream
+	return &link{stream, client, node}
+}
+
+// helloOf returns the first message of a riklet.
+func helloOf(node, run string) *nodev1.NodeMessage {
+	return &nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: node, RunId: run, Protocol: nodev1.Protocol}}}
 }
 
 func eventually(t *testing.T, check func() error) {
@@ -360,7 +380,7 @@ func TestACopiedCertificateDoesNotEndTheFirstConnection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: "node-1", RunId: run}}})
+		_ = stream.Send(helloOf("node-1", run))
 		_, err = stream.Recv()
 		return stream, err
 	}
@@ -410,7 +430,7 @@ func TestConnectNeedsTheNodesOwnCertificate(t *testing.T) {
 	} {
 		stream, err := nodev1.NewNodeClient(w.dial(t, tc.pair)).Connect(t.Context())
 		if err == nil {
-			_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: tc.node}}})
+			_ = stream.Send(helloOf(tc.node, ""))
 			_, err = stream.Recv()
 		}
 		if status.Code(err) != tc.want {
@@ -484,7 +504,7 @@ func revisionWithSecret(name, secret string) *rikv1alpha1.WorkloadRevision {
 	}
 }
 
-func ask(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage], kind nodev1.Kind, name string) *nodev1.Object {
+func ask(t *testing.T, stream *link, kind nodev1.Kind, name string) *nodev1.Object {
 	t.Helper()
 	get := &nodev1.Get{Kind: kind, Namespace: "shop", Name: name}
 	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
@@ -493,7 +513,7 @@ func ask(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev
 	return nextObject(t, stream)
 }
 
-func nextObject(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage]) *nodev1.Object {
+func nextObject(t *testing.T, stream *link) *nodev1.Object {
 	t.Helper()
 	message, err := stream.Recv()
 	if err != nil {
@@ -598,213 +618,7 @@ func TestANewerStreamEndsTheOlder(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{Uid: "u"}); err != nil {
-		t.Fatal(err)
-	}
-	if m, err := second.Recv(); err != nil || m.GetOpen().GetUid() != "u" {
-		t.Errorf("the newer stream got %v, %v, want the session", m, err)
-	}
-}
-
-// opened starts a session and receives its open message on the node's side.
-func opened(t *testing.T, w *world, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage]) (*Session, int64) {
-	t.Helper()
-	s, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{Uid: "u"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := stream.Recv()
-	if err != nil || m.GetOpen() == nil {
-		t.Fatalf("the node got %v, %v, want a session", m, err)
-	}
-	return s, m.GetOpen().GetStream()
-}
-
-func fromNode(t *testing.T, stream grpc.BidiStreamingClient[nodev1.NodeMessage, nodev1.ControllerMessage], data *nodev1.StreamData) {
-	t.Helper()
-	if err := stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Data{Data: data}}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestASlowReaderHoldsUpNoOtherSession(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	pair, err := w.join(t, "node-1", "machine-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream := w.connect(t, pair, "node-1")
-	slow, slowID := opened(t, w, stream)
-	quick, quickID := opened(t, w, stream)
-
-	const piece = 32 << 10
-	for range firstCredit / piece {
-		fromNode(t, stream, &nodev1.StreamData{Stream: slowID, Channel: nodev1.Channel_CHANNEL_STDOUT, Data: make([]byte, piece)})
-	}
-	fromNode(t, stream, &nodev1.StreamData{Stream: quickID, Channel: nodev1.Channel_CHANNEL_STDOUT, Data: []byte("hello")})
-	fromNode(t, stream, &nodev1.StreamData{Stream: quickID, Closed: true, ExitCode: 7})
-	if data, err := quick.Recv(); err != nil || string(data.GetData()) != "hello" {
-		t.Fatalf("the quick session got %v, %v", data, err)
-	}
-	if data, err := quick.Recv(); err != nil || !data.GetClosed() || data.GetExitCode() != 7 {
-		t.Fatalf("the quick session ended with %v, %v, want exit code 7", data, err)
-	}
-	if _, err := quick.Recv(); !errors.Is(err, io.EOF) {
-		t.Fatalf("after its end: %v, want EOF", err)
-	}
-
-	// Credit allows the node of the slow session to continue.
-	for range firstCredit / piece {
-		if _, err := slow.Recv(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := slow.Send(&nodev1.StreamData{Credit: piece}); err != nil {
-		t.Fatal(err)
-	}
-	if m, err := stream.Recv(); err != nil || m.GetData().GetCredit() != piece || m.GetData().GetStream() != slowID {
-		t.Fatalf("the node got %v, %v, want credit", m, err)
-	}
-	fromNode(t, stream, &nodev1.StreamData{Stream: slowID, Channel: nodev1.Channel_CHANNEL_STDOUT, Data: make([]byte, piece)})
-	if data, err := slow.Recv(); err != nil || len(data.GetData()) != piece {
-		t.Fatalf("after the credit: %d bytes, %v", len(data.GetData()), err)
-	}
-}
-
-func TestMessagesReachTheNodeAsTheyAre(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	pair, err := w.join(t, "node-1", "machine-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream := w.connect(t, pair, "node-1")
-	s, id := opened(t, w, stream)
-	if err := s.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, Data: []byte("ls\n"), EndOfInput: true}); err != nil {
-		t.Fatal(err)
-	}
-	m, err := stream.Recv()
-	if err != nil || m.GetData().GetStream() != id || string(m.GetData().GetData()) != "ls\n" || !m.GetData().GetEndOfInput() {
-		t.Errorf("the node got %v, %v", m, err)
-	}
-	s.Close()
-	if m, err := stream.Recv(); err != nil || !m.GetData().GetClosed() {
-		t.Errorf("after Close the node got %v, %v", m, err)
-	}
-	if err := s.Send(&nodev1.StreamData{Data: []byte("x")}); !errors.Is(err, io.ErrClosedPipe) {
-		t.Errorf("Send after Close = %v, want ErrClosedPipe", err)
-	}
-}
-
-func TestANodeThatSendsTooMuchLosesTheSession(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	pair, err := w.join(t, "node-1", "machine-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream := w.connect(t, pair, "node-1")
-	s, id := opened(t, w, stream)
-	fromNode(t, stream, &nodev1.StreamData{Stream: id, Data: make([]byte, firstCredit+1)})
-	if _, err := s.Recv(); !errors.Is(err, errOverrun) {
-		t.Errorf("Recv() = %v, want errOverrun", err)
-	}
-}
-
-// TestANodeThatSaysNothingTooOftenLosesTheSession: messages without data need no credit, so
-// their number is limited.
-func TestANodeThatSaysNothingTooOftenLosesTheSession(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	pair, err := w.join(t, "node-1", "machine-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream := w.connect(t, pair, "node-1")
-	s, id := opened(t, w, stream)
-	for range maxBare + 1 {
-		fromNode(t, stream, &nodev1.StreamData{Stream: id, Error: strings.Repeat("x", 100)})
-	}
-	if m, err := stream.Recv(); err != nil || !m.GetData().GetClosed() {
-		t.Fatalf("the node got %v, %v, want the end of the session", m, err)
-	}
-	for got := 0; ; got++ {
-		data, err := s.Recv()
-		if errors.Is(err, errOverrun) && got == maxBare {
-			return
-		}
-		if err != nil || data.GetError() != "" {
-			t.Fatalf("Recv() = %v, %v after %d messages, want %d without a word, and then errOverrun", data, err, got, maxBare)
-		}
-	}
-}
-
-// TestSessionsAreSharedAmongNamespaces: a namespace with many sessions leaves some to others.
-func TestSessionsAreSharedAmongNamespaces(t *testing.T) {
-	t.Parallel()
-	c := newConnection(t.Context(), func(error) {}, "node-1", nil)
-	fill := func(namespace string) (n int, err error) {
-		for n = 0; ; n++ {
-			if _, err = c.register(namespace); err != nil {
-				return n, err
-			}
-		}
-	}
-	for _, want := range []struct {
-		namespace string
-		n         int
-	}{{"greedy", 128}, {"also", 64}, {"third", 32}, {"greedy", 0}} {
-		n, err := fill(want.namespace)
-		if n != want.n || !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), want.namespace) {
-			t.Errorf("namespace %s got %d sessions and then %v, want %d and ErrBusy", want.namespace, n, err, want.n)
-		}
-	}
-	s, err := c.register("modest")
-	if err != nil {
-		t.Fatalf("a namespace without a session gets none: %v", err)
-	}
-	s.leave()
-	if _, err := c.register("modest"); err != nil {
-		t.Errorf("what was left is not free again: %v", err)
-	}
-}
-
-func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	if _, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenStream{}); !errors.Is(err, ErrNodeNotConnected) {
-		t.Errorf("Open without a stream = %v, want ErrNodeNotConnected", err)
-	}
-	pair, err := w.join(t, "node-1", "machine-1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream := w.connect(t, pair, "node-1")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	s, err := w.server.Open(ctx, "node-1", &nodev1.OpenStream{Uid: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := stream.Recv(); err != nil { // the open message
-		t.Fatal(err)
-	}
-	cancel()
-	if m, err := stream.Recv(); err != nil || !m.GetData().GetClosed() {
-		t.Errorf("after the user went the node got %v, %v, want closed", m, err)
-	}
-	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
-		t.Errorf("Recv after the context ended = %v, want EOF", err)
-	}
-
-	other, _ := opened(t, w, stream)
-	if err := stream.CloseSend(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Recv(); !errors.Is(err, ErrNodeLost) || err.Error() != ErrNodeLost.Error() {
-		t.Errorf("Recv after the node went = %v, want ErrNodeLost and nothing of how a stream ends", err)
-	}
+	w.opened(t, second)
 }
 
 // TestBadTokensDoNotBlockGoodOnes: if one machine behind an address tries invalid tokens,

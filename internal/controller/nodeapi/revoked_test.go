@@ -21,7 +21,7 @@ func (w *world) hello(t *testing.T, pair *tls.Certificate, node string) error {
 	t.Helper()
 	stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(t.Context())
 	if err == nil {
-		_ = stream.Send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: &nodev1.NodeHello{NodeName: node}}})
+		_ = stream.Send(helloOf(node, ""))
 		_, err = stream.Recv()
 	}
 	return err

@@ -143,6 +143,22 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar, trusted bool) {
 	nodev1.RegisterNodeServer(registrar, &front{Server: s, trusted: trusted})
 }
 
+const (
+	// maxFromNode bounds one message of a node.
+	maxFromNode = 1 << 20
+	// otherStreams is the number of streams of a connection that are not sessions: Connect and
+	// Renew, and the streams of sessions whose users are gone.
+	otherStreams = 64
+)
+
+// ServerOptions are the limits of a gRPC server that serves nodes.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.StaticStreamWindowSize(nodev1.Window), grpc.StaticConnWindowSize(nodev1.ConnectionWindow),
+		grpc.MaxConcurrentStreams(maxSessions + otherStreams), grpc.MaxRecvMsgSize(maxFromNode),
+	}
+}
+
 // front is the Node service of one listener.
 type front struct {
 	*Server

@@ -2,27 +2,32 @@ package nodeapi
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// firstCredit is the number of bytes that a node may send before the user of a session has
-// consumed any; see node.proto.
-const firstCredit = 256 << 10
-
 const (
 	// maxSessions is the number of sessions on a node at a time. Further sessions are refused.
 	maxSessions = 256
-	// maxBare bounds the messages without data that wait for the user. Messages with data are
-	// bounded by credit.
-	maxBare = 1024
+	// openTimeout is how long a node may take to open the stream of a session.
+	openTimeout = 10 * time.Second
+	// maxReason is the length at which a node's reason for the end of a session is cut.
+	maxReason = 4 << 10
 )
 
 // Errors of sessions.
@@ -31,15 +36,18 @@ var (
 	ErrNodeNotConnected = errors.New("the node is not connected")
 	// ErrNodeLost means that the stream ended during the session.
 	ErrNodeLost = errors.New("the connection to the node was lost")
+	// ErrNotOpened means that the node has not opened the session in time.
+	ErrNotOpened = errors.New("the node did not open the session")
 	// ErrBusy means that no further session may be opened on the node now.
 	ErrBusy = errors.New("too many sessions")
-	// errOverrun means that a node sent more than its credit allowed.
-	errOverrun = errors.New("the node sent more than it may")
+	// errMisused means that a node sent what the protocol does not allow.
+	errMisused = errors.New("the node sent something that does not belong in a session")
 )
 
-// Open starts a session on a node. The session ends with ctx, with Close, or with the node's
-// stream.
-func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream) (*Session, error) {
+// Open announces a session to a node and returns when the node has opened its stream. The
+// session ends with ctx, with Close, or with the node's connection. It sets the number and the
+// secret of the announcement.
+func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenSession) (*Session, error) {
 	c := s.connection(node)
 	if c == nil {
 		return nil, fmt.Errorf("%w: %s", ErrNodeNotConnected, node)
@@ -48,19 +56,12 @@ func (s *Server) Open(ctx context.Context, node string, open *nodev1.OpenStream)
 	if err != nil {
 		return nil, err
 	}
-	request := proto.CloneOf(open)
-	request.Stream = session.id
-	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Open{Open: request}}); err != nil {
-		session.fail(err)
-		return nil, fmt.Errorf("%w: %w", ErrNodeLost, err)
-	}
-	stop := context.AfterFunc(ctx, session.Close)
-	session.mu.Lock()
-	session.stop = stop
-	ended := session.over || session.err != nil
-	session.mu.Unlock()
-	if ended { // it ended before stop was set
-		stop()
+	session.follow(ctx)
+	announced := proto.CloneOf(open)
+	announced.Session, announced.Secret = session.id, session.secret
+	c.order(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Open{Open: announced}})
+	if err := session.await(ctx); err != nil {
+		return nil, err
 	}
 	return session, nil
 }
@@ -75,8 +76,10 @@ func (c *connection) register(namespace string) (*Session, error) {
 		return nil, fmt.Errorf("%w: namespace %s has %d logs, commands and forwarded connections on node %s, and may have as many as are left for others", ErrBusy, namespace, n, c.node)
 	}
 	c.next++
-	s := &Session{id: c.next, c: c, namespace: namespace, allowed: firstCredit, stop: func() bool { return true }}
-	s.changed = sync.NewCond(&s.mu)
+	s := &Session{
+		id: c.next, secret: []byte(rand.Text()), c: c, namespace: namespace,
+		opened: make(chan struct{}), done: make(chan struct{}), unfollow: func() bool { return true },
+	}
 	c.sessions[s.id] = s
 	return s, nil
 }
@@ -92,131 +95,219 @@ func (c *connection) sessionsLocked(namespace string) (n int) {
 	return n
 }
 
-// Session is a log, a command or a port on a node. Send and Recv may be called concurrently,
-// each by one goroutine. The user grants and obeys credit: messages are passed on unchanged. A
-// node that exceeds its credit loses the session, so that the queue is bounded.
-type Session struct {
-	id        int64
-	c         *connection
-	namespace string      // of the instance; empty if not known yet
-	stop      func() bool // unregisters from the context of Open
-
-	mu      sync.Mutex
-	changed *sync.Cond
-	queue   []*nodev1.StreamData // received, not yet read
-	allowed int64                // what the node may still send
-	bare    int                  // number of queued messages without data
-	over    bool                 // the last message is in the queue or was read
-	closed  bool                 // by us
-	err     error                // the cause of a failure
-}
-
-// Recv returns the next message of the node. A message with Closed set is the last. After it,
-// Recv returns io.EOF. After a failure, messages that had arrived are returned first.
-func (s *Session) Recv() (*nodev1.StreamData, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.queue) == 0 && !s.over && !s.closed && s.err == nil {
-		s.changed.Wait()
-	}
-	if len(s.queue) == 0 {
-		if s.err != nil {
-			return nil, s.err
-		}
-		return nil, io.EOF
-	}
-	data := s.queue[0]
-	s.queue = s.queue[1:]
-	if len(data.GetData()) == 0 {
-		s.bare--
-	}
-	return data, nil
-}
-
-// Send sends a message to the node.
-func (s *Session) Send(data *nodev1.StreamData) error {
-	s.mu.Lock()
-	err := s.err
-	if err == nil && (s.over || s.closed) {
-		err = io.ErrClosedPipe
-	}
-	s.allowed += data.GetCredit()
-	s.mu.Unlock()
+// Session serves the stream that a node opens for an announced session.
+func (f *front) Session(stream grpc.BidiStreamingServer[nodev1.SessionOutput, nodev1.SessionInput]) error {
+	caller, err := f.caller(stream.Context())
 	if err != nil {
 		return err
 	}
-	return s.transmit(proto.CloneOf(data))
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	s, err := f.announced(caller, first.GetStart())
+	if err != nil {
+		f.log.Warn("a session's stream is refused", "node", first.GetStart().GetNodeName(), "from", f.from(stream.Context()), "err", err)
+		return err
+	}
+	return s.serve(stream)
 }
 
-func (s *Session) transmit(data *nodev1.StreamData) error {
-	data.Stream = s.id
-	if err := s.c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Data{Data: data}}); err != nil {
+// announced returns the session of a start, for the node that it was announced to. All refusals
+// are the same, so that a node learns nothing about sessions of others.
+func (f *front) announced(caller identity, start *nodev1.SessionStart) (*Session, error) {
+	node := start.GetNodeName()
+	refused := status.Errorf(codes.PermissionDenied, "session %d is not announced to node %q, or its user is gone", start.GetSession(), node)
+	if !f.trusted && caller.name != node {
+		return nil, refused
+	}
+	c := f.connection(node)
+	if c == nil || c.certificate != caller.uid {
+		return nil, refused
+	}
+	c.mu.Lock()
+	s := c.sessions[start.GetSession()]
+	c.mu.Unlock()
+	if s == nil || subtle.ConstantTimeCompare(s.secret, start.GetSecret()) != 1 || !s.claim() {
+		return nil, refused
+	}
+	return s, nil
+}
+
+// Session is a log, a command or a port on a node. It is one stream with the flow control of
+// HTTP/2. Send blocks while the node does not read, and the node's writers block while Recv is not
+// called. Send may be called by several goroutines, and Recv by one at a time.
+type Session struct {
+	id        int64
+	secret    []byte
+	c         *connection
+	namespace string        // of the instance; empty if not known yet
+	opened    chan struct{} // closed when the node has opened the stream
+	done      chan struct{} // closed when the session has ended
+
+	sending sync.Mutex // serializes the stream's Send, which gRPC does not allow concurrently
+
+	mu       sync.Mutex
+	claimed  bool        // a stream has shown the secret
+	unfollow func() bool // unregisters from the context of Open
+	stream   grpc.BidiStreamingServer[nodev1.SessionOutput, nodev1.SessionInput]
+	ended    error // io.EOF after the last message and after Close
+}
+
+// follow ends the session with ctx.
+func (s *Session) follow(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unfollow = context.AfterFunc(ctx, s.Close)
+}
+
+// await waits until the node has opened the stream.
+func (s *Session) await(ctx context.Context) error {
+	timer := time.NewTimer(openTimeout)
+	defer timer.Stop()
+	select {
+	case <-s.opened:
+		return nil
+	case <-timer.C:
+		err := fmt.Errorf("%w within %v", ErrNotOpened, openTimeout)
+		if s.finish(err) {
+			s.withdraw()
+		}
+		return err
+	case <-s.done:
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return s.end()
+	}
+}
+
+// claim reports whether this is the first stream of the session.
+func (s *Session) claim() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := !s.claimed && s.ended == nil
+	s.claimed = true
+	return first
+}
+
+// serve lends the stream to the user of the session until the session ends.
+func (s *Session) serve(stream grpc.BidiStreamingServer[nodev1.SessionOutput, nodev1.SessionInput]) error {
+	// The node acts when it has received the headers.
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		s.finish(ErrNodeLost)
+		return err
+	}
+	s.mu.Lock()
+	s.stream = stream
+	s.mu.Unlock()
+	close(s.opened)
+	select {
+	case <-s.done:
+	case <-stream.Context().Done():
+		s.finish(ErrNodeLost)
+	}
+	if err := s.end(); !errors.Is(err, io.EOF) {
+		return status.Error(codes.Aborted, err.Error())
+	}
+	return nil
+}
+
+// Recv returns the next message of the node. A SessionEnd is the last. After it, and after
+// Close, Recv returns io.EOF.
+func (s *Session) Recv() (*nodev1.SessionOutput, error) {
+	if err := s.end(); err != nil {
+		return nil, err
+	}
+	message, err := s.stream.Recv()
+	if err == nil {
+		err = checked(message)
+	} else if status.Code(err) == codes.ResourceExhausted {
+		err = fmt.Errorf("%w: %s", errMisused, status.Convert(err).Message())
+	} else {
+		err = ErrNodeLost
+	}
+	if err != nil {
+		// If the session had ended for another reason, this error follows from that.
+		s.finish(err)
+		return nil, s.end()
+	}
+	if message.GetEnd() != nil {
+		s.finish(io.EOF)
+	}
+	return message, nil
+}
+
+// checked validates a message of a node.
+func checked(message *nodev1.SessionOutput) error {
+	switch m := message.GetMessage().(type) {
+	case *nodev1.SessionOutput_Output:
+		if n := len(m.Output.GetData()); n > nodev1.MaxPiece {
+			return fmt.Errorf("%w: a piece of %d bytes, and %d are allowed", errMisused, n, nodev1.MaxPiece)
+		}
+	case *nodev1.SessionOutput_EndOfOutput:
+	case *nodev1.SessionOutput_End:
+		if len(m.End.GetError()) > maxReason {
+			m.End.Error = strings.ToValidUTF8(m.End.GetError()[:maxReason], "") + "..."
+		}
+	default:
+		return errMisused
+	}
+	return nil
+}
+
+// Send sends a message to the node. It blocks while the node does not read.
+func (s *Session) Send(message *nodev1.SessionInput) error {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	switch err := s.end(); {
+	case errors.Is(err, io.EOF):
+		return io.ErrClosedPipe
+	case err != nil:
+		return err
+	}
+	if err := s.stream.Send(message); err != nil {
 		return fmt.Errorf("%w: %w", ErrNodeLost, err)
 	}
 	return nil
 }
 
-// Close ends the session and informs the node, unless the session had already ended. A second
-// call does nothing.
+// Close ends the session and informs the node, unless the session had already ended. It does
+// not block. A second call does nothing.
 func (s *Session) Close() {
-	s.mu.Lock()
-	send := !s.closed && !s.over && s.err == nil
-	s.closed = true
-	s.queue = nil
-	s.changed.Broadcast()
-	s.mu.Unlock()
-	s.leave()
-	if send {
-		// If sending fails, the node's stream has ended, and the session with it.
-		_ = s.transmit(&nodev1.StreamData{Closed: true})
+	if s.finish(io.EOF) {
+		s.withdraw()
 	}
 }
 
-// deliver queues a message of the node. It does not block.
-func (s *Session) deliver(data *nodev1.StreamData) {
-	s.mu.Lock()
-	s.allowed -= int64(len(data.GetData()))
-	if len(data.GetData()) == 0 {
-		s.bare++
-	}
-	if !data.GetClosed() {
-		data.Error = "" // an error counts only in the last message, and may be long
-	}
-	overrun := s.allowed < 0 || s.bare > maxBare
-	if !s.closed && !overrun {
-		s.queue = append(s.queue, data)
-	}
-	last := data.GetClosed()
-	s.over = s.over || last
-	s.changed.Broadcast()
-	s.mu.Unlock()
-	switch {
-	case overrun:
-		s.fail(errOverrun)
-		_ = s.transmit(&nodev1.StreamData{Closed: true, Error: errOverrun.Error()})
-	case last:
-		s.leave()
-	}
+// withdraw sends the node the end of the session. The end of the stream does not reach a node that
+// has not opened it yet, or whose instance does not read its input.
+func (s *Session) withdraw() {
+	s.c.order(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Close{Close: &nodev1.CloseSession{Session: s.id}}})
 }
 
-// fail ends the session with an error.
-func (s *Session) fail(err error) {
+// finish ends the session with an error, or with io.EOF for a good end. It reports whether the
+// session had not ended yet.
+func (s *Session) finish(err error) bool {
 	s.mu.Lock()
-	if s.err == nil && !s.over {
-		s.err = err
+	if s.ended != nil {
+		s.mu.Unlock()
+		return false
 	}
-	s.changed.Broadcast()
+	s.ended = err
+	unfollow := s.unfollow
 	s.mu.Unlock()
-	s.leave()
-}
-
-// leave removes the session from its connection.
-func (s *Session) leave() {
+	close(s.done)
+	unfollow()
 	s.c.mu.Lock()
 	delete(s.c.sessions, s.id)
 	s.c.mu.Unlock()
+	return true
+}
+
+// end returns why the session has ended, or nil.
+func (s *Session) end() error {
 	s.mu.Lock()
-	stop := s.stop
-	s.mu.Unlock()
-	stop()
+	defer s.mu.Unlock()
+	return s.ended
 }

@@ -2,6 +2,7 @@ package connection
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -19,13 +20,13 @@ type Objects interface {
 	Deliver(*nodev1.Object)
 }
 
-// Sessions are the logs, commands and ports that the controller opens. *session.Mux implements
-// it.
+// Sessions are the logs, commands and ports that the controller announces. *session.Sessions
+// implements it.
 type Sessions interface {
-	// Open starts a session and returns at once.
-	Open(*nodev1.OpenStream)
-	// Data passes a piece of data to its session and does not block.
-	Data(*nodev1.StreamData)
+	// Open opens the stream of a session and returns at once.
+	Open(*nodev1.OpenSession)
+	// End ends a session and returns at once.
+	End(*nodev1.CloseSession)
 	// Close ends all sessions and returns when they have ended.
 	Close()
 }
@@ -38,9 +39,9 @@ type Controller struct {
 	Hello *nodev1.NodeHello
 	// Objects are requested and delivered over the stream. Required.
 	Objects Objects
-	// Sessions creates the sessions of one connection. They send through the given function,
-	// which blocks while the connection is busy and may be called from any goroutine. Required.
-	Sessions func(ctx context.Context, send func(*nodev1.StreamData) error) Sessions
+	// Sessions creates the sessions of one connection. They open their streams with the client.
+	// Required.
+	Sessions func(ctx context.Context, client nodev1.NodeClient) Sessions
 	// Network handles changes of the cluster's network. It must not block. nil ignores them.
 	Network func(*nodev1.NetworkChanges)
 	// Logger logs the state of the connection. Required.
@@ -73,7 +74,8 @@ func (c *Controller) session(ctx context.Context) (taken bool, err error) {
 	}
 	defer func() { _ = conn.Close() }()
 	group, ctx := errgroup.WithContext(ctx)
-	stream, err := nodev1.NewNodeClient(conn).Connect(ctx)
+	client := nodev1.NewNodeClient(conn)
+	stream, err := client.Connect(ctx)
 	if err != nil {
 		return false, fmt.Errorf("connecting to the controller: %w", err)
 	}
@@ -82,9 +84,7 @@ func (c *Controller) session(ctx context.Context) (taken bool, err error) {
 		_, err = stream.Recv()
 		return false, fmt.Errorf("introducing the node: %w", err)
 	}
-	sessions := c.Sessions(ctx, func(d *nodev1.StreamData) error {
-		return l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Data{Data: d}})
-	})
+	sessions := c.Sessions(ctx, client)
 	c.Objects.Reconnected()
 	group.Go(func() error { return c.receive(stream, sessions, &taken) })
 	group.Go(func() error { return unlessEnded(c.ask(ctx, l)) })
@@ -99,22 +99,36 @@ func (c *Controller) receive(stream nodev1.Node_ConnectClient, sessions Sessions
 		if err != nil {
 			return fmt.Errorf("awaiting the controller: %w", err)
 		}
+		if hello := m.GetHello(); hello != nil {
+			if err := c.compatible(hello); err != nil {
+				return err
+			}
+			c.Logger.Info("connected to the controller", "version", hello.GetVersion())
+		}
 		*taken = true
 		switch {
 		case m.GetObject() != nil:
 			c.Objects.Deliver(m.GetObject())
 		case m.GetOpen() != nil:
 			sessions.Open(m.GetOpen())
-		case m.GetData() != nil:
-			sessions.Data(m.GetData())
+		case m.GetClose() != nil:
+			sessions.End(m.GetClose())
 		case m.GetNetwork() != nil:
 			if c.Network != nil {
 				c.Network(m.GetNetwork())
 			}
-		case m.GetHello() != nil:
-			c.Logger.Info("connected to the controller", "version", m.GetHello().GetVersion())
 		}
 	}
+}
+
+// compatible refuses a controller with another version of the protocol.
+func (c *Controller) compatible(hello *nodev1.ControllerHello) error {
+	mismatch := nodev1.Mismatch(c.Hello.GetNodeName(), nodev1.Program{Version: c.Hello.GetVersion(), Protocol: c.Hello.GetProtocol()},
+		nodev1.Program{Version: hello.GetVersion(), Protocol: hello.GetProtocol()})
+	if mismatch != "" {
+		return errors.New(mismatch)
+	}
+	return nil
 }
 
 // ask sends the pending requests for objects.

@@ -1,16 +1,18 @@
 package connection
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 
 	"rik.dev/rik/internal/riklet/objects"
@@ -22,17 +24,19 @@ import (
 type nodeServer struct {
 	nodev1.UnimplementedNodeServer
 
-	mu     sync.Mutex
-	asked  []string
-	got    []*nodev1.StreamData
-	stream nodev1.Node_ConnectServer
+	mu       sync.Mutex
+	asked    []string
+	started  []int64 // sessions whose streams were opened
+	protocol uint32  // 0: the riklet's own
+	stream   nodev1.Node_ConnectServer
 }
 
 func (n *nodeServer) Connect(stream nodev1.Node_ConnectServer) error {
 	n.mu.Lock()
 	n.stream = stream
+	protocol := cmp.Or(n.protocol, nodev1.Protocol)
 	n.mu.Unlock()
-	if err := stream.Send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: "v1"}}}); err != nil {
+	if err := stream.Send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: "v1", Protocol: protocol}}}); err != nil {
 		return err
 	}
 	for {
@@ -58,9 +62,18 @@ func (n *nodeServer) note(m *nodev1.NodeMessage) {
 		n.asked = append(n.asked, "hello "+m.GetHello().GetNodeName())
 	case m.GetGet() != nil:
 		n.asked = append(n.asked, fmt.Sprintf("%s %s/%s", m.GetGet().GetKind(), m.GetGet().GetNamespace(), m.GetGet().GetName()))
-	case m.GetData() != nil:
-		n.got = append(n.got, m.GetData())
 	}
+}
+
+// Session implements nodev1.NodeServer.
+func (n *nodeServer) Session(stream nodev1.Node_SessionServer) error {
+	m, err := stream.Recv()
+	if err == nil {
+		n.mu.Lock()
+		n.started = append(n.started, m.GetStart().GetSession())
+		n.mu.Unlock()
+	}
+	return err
 }
 
 func (n *nodeServer) take() []string {
@@ -84,18 +97,28 @@ func (n *nodeServer) send(t *testing.T, m *nodev1.ControllerMessage) {
 	synctest.Wait()
 }
 
-// echoSessions returns every piece of data.
-type echoSessions struct {
-	send   func(*nodev1.StreamData) error
-	opened []int64
-	closed bool
+// notedSessions open a stream for every announcement.
+type notedSessions struct {
+	ctx           context.Context
+	client        nodev1.NodeClient
+	opened, ended []int64
+	closed        bool
 }
 
-func (e *echoSessions) Open(o *nodev1.OpenStream) { e.opened = append(e.opened, o.GetStream()) }
-func (e *echoSessions) Data(d *nodev1.StreamData) { _ = e.send(d) }
-func (e *echoSessions) Close()                    { e.closed = true }
+func (e *notedSessions) Open(o *nodev1.OpenSession) {
+	e.opened = append(e.opened, o.GetSession())
+	stream, err := e.client.Session(e.ctx)
+	if err != nil {
+		return
+	}
+	start := &nodev1.SessionStart{Session: o.GetSession()}
+	_ = stream.Send(&nodev1.SessionOutput{Message: &nodev1.SessionOutput_Start{Start: start}})
+}
 
-func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, made *[]*echoSessions)) {
+func (e *notedSessions) End(o *nodev1.CloseSession) { e.ended = append(e.ended, o.GetSession()) }
+func (e *notedSessions) Close()                     { e.closed = true }
+
+func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, made *[]*notedSessions)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &nodeServer{}
@@ -104,11 +127,11 @@ func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServ
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := []*echoSessions{}
+		made := []*notedSessions{}
 		c := &Controller{
-			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1"}, Objects: store, Logger: slog.New(slog.DiscardHandler),
-			Sessions: func(_ context.Context, send func(*nodev1.StreamData) error) Sessions {
-				made = append(made, &echoSessions{send: send})
+			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1", Version: "v2", Protocol: nodev1.Protocol}, Objects: store, Logger: slog.New(slog.DiscardHandler),
+			Sessions: func(ctx context.Context, client nodev1.NodeClient) Sessions {
+				made = append(made, &notedSessions{ctx: ctx, client: client})
 				return made[len(made)-1]
 			},
 		}
@@ -126,11 +149,11 @@ func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServ
 }
 
 func TestObjectsAreAskedForAndAskedAgain(t *testing.T) {
-	withController(t, func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, _ *[]*echoSessions) {
+	withController(t, func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, _ *[]*notedSessions) {
 		if e, err := store.Secret(t.Context(), "shop", "password"); err != nil || string(e.Data["k"]) != "v" {
 			t.Fatalf("Secret() = %+v, %v", e, err)
 		}
-		if diff := cmp.Diff([]string{"hello n1", "KIND_SECRET shop/password"}, server.take()); diff != "" {
+		if diff := gocmp.Diff([]string{"hello n1", "KIND_SECRET shop/password"}, server.take()); diff != "" {
 			t.Errorf("asked (-want +got):\n%s", diff)
 		}
 		p.down()
@@ -140,25 +163,25 @@ func TestObjectsAreAskedForAndAskedAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		p.up()
 		time.Sleep(pauseMost)
-		if diff := cmp.Diff([]string{"KIND_REVISION shop/web-1", "KIND_SECRET shop/password", "hello n1"}, sorted(server.take())); diff != "" {
+		if diff := gocmp.Diff([]string{"KIND_REVISION shop/web-1", "KIND_SECRET shop/password", "hello n1"}, sorted(server.take())); diff != "" {
 			t.Errorf("asked after the reconnect (-want +got):\n%s", diff)
 		}
 	})
 }
 
 func TestSessionsBelongToTheirConnection(t *testing.T) {
-	withController(t, func(t *testing.T, p *peer, server *nodeServer, _ *objects.Store, made *[]*echoSessions) {
+	withController(t, func(t *testing.T, p *peer, server *nodeServer, _ *objects.Store, made *[]*notedSessions) {
 		synctest.Wait()
-		server.send(t, &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Open{Open: &nodev1.OpenStream{Stream: 7}}})
-		server.send(t, &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Data{Data: &nodev1.StreamData{Stream: 7, Data: []byte("x")}}})
+		server.send(t, &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Open{Open: &nodev1.OpenSession{Session: 7}}})
+		server.send(t, &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Close{Close: &nodev1.CloseSession{Session: 7}}})
 		server.mu.Lock()
-		if len(server.got) != 1 || string(server.got[0].GetData()) != "x" {
-			t.Errorf("the controller got %v back, want the piece", server.got)
+		if !slices.Equal(server.started, []int64{7}) || !slices.Equal((*made)[0].ended, []int64{7}) {
+			t.Errorf("the streams of sessions %v were opened and %v ended, want 7", server.started, (*made)[0].ended)
 		}
 		server.mu.Unlock()
 		p.down()
 		synctest.Wait()
-		if first := (*made)[0]; !first.closed || !cmp.Equal(first.opened, []int64{7}) {
+		if first := (*made)[0]; !first.closed || !slices.Equal(first.opened, []int64{7}) {
 			t.Errorf("opened %v, closed %t, want one session that ended with its connection", first.opened, first.closed)
 		}
 		p.up()
@@ -166,6 +189,36 @@ func TestSessionsBelongToTheirConnection(t *testing.T) {
 		synctest.Wait()
 		if len(*made) != 2 || (*made)[1].closed {
 			t.Errorf("%d connections had sessions, want a second that is open", len(*made))
+		}
+	})
+}
+
+// TestAControllerOfAnotherVersionIsRefused: an older controller does not know that it has to refuse
+// this riklet. The riklet does so, and says which versions they are and what to do.
+func TestAControllerOfAnotherVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &nodeServer{protocol: nodev1.Protocol + 1}
+		p := &peer{register: func(s *grpc.Server) { nodev1.RegisterNodeServer(s, server) }}
+		store, err := objects.New(objects.Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.up()
+		c := &Controller{
+			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1", Version: "v2", Protocol: nodev1.Protocol},
+			Objects: store, Logger: slog.New(slog.DiscardHandler),
+			Sessions: func(context.Context, nodev1.NodeClient) Sessions { return &notedSessions{} },
+		}
+		taken, err := c.session(t.Context())
+		p.down()
+		if taken {
+			t.Error("the connection counts as accepted, so the next attempt comes soon")
+		}
+		for _, want := range []string{`node "n1"`, "v1", "v2", "install rik v1 on the node"} {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("session() = %v, want it to say %q", err, want)
+			}
 		}
 	})
 }
@@ -181,8 +234,8 @@ func TestNewsOfTheNetworkAreHandedOn(t *testing.T) {
 		}
 		var reported []*nodev1.NetworkChanges
 		c := &Controller{
-			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1"}, Objects: store, Logger: slog.New(slog.DiscardHandler),
-			Sessions: func(context.Context, func(*nodev1.StreamData) error) Sessions { return &echoSessions{} },
+			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1", Version: "v2", Protocol: nodev1.Protocol}, Objects: store, Logger: slog.New(slog.DiscardHandler),
+			Sessions: func(context.Context, nodev1.NodeClient) Sessions { return &notedSessions{} },
 			Network:  func(c *nodev1.NetworkChanges) { reported = append(reported, c) },
 		}
 		ctx, cancel := context.WithCancel(t.Context())

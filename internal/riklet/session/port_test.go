@@ -3,11 +3,10 @@ package session
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,9 +29,8 @@ func (l listening) Dial(ctx context.Context, _ string, _ int32) (io.ReadWriteClo
 	return (&net.Dialer{}).DialContext(ctx, "tcp", l.address)
 }
 
-// dialed opens a session to a TCP server that runs serve once. The messages of the node arrive on
-// the channel.
-func dialed(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.StreamData) {
+// dialed opens session 1 to a TCP server that runs serve once.
+func dialed(t *testing.T, serve func(*net.TCPConn)) *controller {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -48,100 +46,90 @@ func dialed(t *testing.T, serve func(*net.TCPConn)) (*Mux, <-chan *nodev1.Stream
 		defer conn.Close() //nolint:errcheck // a test's
 		serve(conn.(*net.TCPConn))
 	}()
-	sent := make(chan *nodev1.StreamData, 4096)
-	driver := listening{address: listener.Addr().String()}
-	m := New(t.Context(), Config{
-		Resolve: func(string) (instance.Driver, string, bool) { return driver, "", true },
-		Send:    func(d *nodev1.StreamData) error { sent <- d; return nil },
-		Logger:  slog.New(slog.DiscardHandler),
-	})
+	c, stop := serving(t, listening{address: listener.Addr().String()})
 	t.Cleanup(func() {
-		m.Close()
+		stop()
 		_ = listener.Close()
 		<-served
 	})
-	m.Open(&nodev1.OpenStream{Stream: 1, Session: &nodev1.OpenStream_Port{Port: &nodev1.PortSession{Port: 80}}})
-	return m, sent
+	c.open(1, &nodev1.OpenSession{Kind: &nodev1.OpenSession_Port{Port: &nodev1.PortSession{Port: 80}}})
+	return c
 }
 
-// until reads the node's messages, grants credit for data, and returns the first message that
-// last accepts.
-func until(t *testing.T, m *Mux, sent <-chan *nodev1.StreamData, data io.Writer, last func(*nodev1.StreamData) bool) *nodev1.StreamData {
-	t.Helper()
-	deadline := time.After(timeout)
-	for {
-		select {
-		case d := <-sent:
-			if n := len(d.GetData()); n > 0 {
-				_, _ = data.Write(d.GetData())
-				m.Data(&nodev1.StreamData{Stream: 1, Credit: int64(n)})
-			}
-			if last(d) {
-				return d
-			}
-		case <-deadline:
-			t.Fatal("the node does not answer")
+// until waits until the user of session 1 has seen something.
+func (c *controller) until(what string, seen func(*user) bool) {
+	c.t.Helper()
+	u := c.user(1)
+	for deadline := time.Now().Add(timeout); ; <-time.After(time.Millisecond) {
+		var ok bool
+		u.locked(func() { ok = seen(u) })
+		if ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("no %s arrived", what)
 		}
 	}
 }
 
-func closed(d *nodev1.StreamData) bool { return d.GetClosed() }
+func (c *controller) untilEnd() *nodev1.SessionEnd {
+	c.t.Helper()
+	c.until("end", func(u *user) bool { return u.end != nil })
+	return c.user(1).end
+}
+
+// received returns the bytes that the user has received.
+func (c *controller) received() (data []byte) {
+	u := c.user(1)
+	u.locked(func() {
+		if b := u.got[nodev1.Channel_CHANNEL_STDOUT]; b != nil {
+			data = bytes.Clone(b.Bytes())
+		}
+	})
+	return data
+}
 
 // TestPortHalfClose checks that a client that has finished sending still receives the whole
 // answer, and that an instance that has finished sending still receives the client's data.
 func TestPortHalfClose(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 1)
-	m, sent := dialed(t, func(c *net.TCPConn) {
-		_, _ = io.WriteString(c, "hello")
-		_ = c.CloseWrite()
-		text, _ := io.ReadAll(c)
+	c := dialed(t, func(conn *net.TCPConn) {
+		_, _ = io.WriteString(conn, "hello")
+		_ = conn.CloseWrite()
+		text, _ := io.ReadAll(conn)
 		seen <- string(text)
 	})
-	var got bytes.Buffer
-	until(t, m, sent, &got, (*nodev1.StreamData).GetEndOfInput)
-	if got.String() != "hello" {
-		t.Errorf("before its end the instance said %q", got.String())
+	c.until("end of output", func(u *user) bool { return u.half })
+	if got := string(c.received()); got != "hello" {
+		t.Errorf("before its end the instance said %q", got)
 	}
-	m.Data(&nodev1.StreamData{Stream: 1, Data: []byte("and good"), Credit: 1})
-	m.Data(&nodev1.StreamData{Stream: 1, Data: []byte("bye"), EndOfInput: true})
+	c.send(1, nodev1.NewInput([]byte("and good")), nodev1.NewInput([]byte("bye")), nodev1.NewEndOfInput())
 	if text := <-seen; text != "and goodbye" {
 		t.Errorf("after its own end the instance heard %q", text)
 	}
-	if last := until(t, m, sent, io.Discard, closed); last.GetError() != "" {
-		t.Errorf("the session ended with %v, want a good end", last)
+	if end := c.untilEnd(); end.GetError() != "" {
+		t.Errorf("the session ended with %v, want a good end", end)
 	}
 }
 
 // TestPortEchoesMuch sends more than any window holds, in both directions at once.
 func TestPortEchoesMuch(t *testing.T) {
 	t.Parallel()
-	m, sent := dialed(t, func(c *net.TCPConn) {
-		_, _ = io.Copy(c, c)
-		_ = c.CloseWrite()
+	c := dialed(t, func(conn *net.TCPConn) {
+		_, _ = io.Copy(conn, conn)
+		_ = conn.CloseWrite()
 	})
-	const total = 8 << 20
-	random := rand.NewChaCha8([32]byte{1})
-	want, got := sha256.New(), sha256.New()
-	// The test tracks the controller's credit as the controller does.
-	credit, left := int64(Window), total
-	chunk := make([]byte, 16<<10)
-	for left > 0 {
-		if credit < int64(len(chunk)) {
-			d := until(t, m, sent, got, func(d *nodev1.StreamData) bool { return d.GetCredit() > 0 })
-			credit += d.GetCredit()
-			continue
-		}
-		_, _ = random.Read(chunk)
-		want.Write(chunk)
-		m.Data(&nodev1.StreamData{Stream: 1, Data: bytes.Clone(chunk)})
-		credit, left = credit-int64(len(chunk)), left-len(chunk)
+	sent := make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(sent)
+	for piece := range slices.Chunk(sent, 16<<10) {
+		c.send(1, nodev1.NewInput(piece))
 	}
-	m.Data(&nodev1.StreamData{Stream: 1, EndOfInput: true})
-	if last := until(t, m, sent, got, closed); last.GetError() != "" {
-		t.Errorf("the session ended with %v, want a good end", last)
+	c.send(1, nodev1.NewEndOfInput())
+	if end := c.untilEnd(); end.GetError() != "" {
+		t.Errorf("the session ended with %v, want a good end", end)
 	}
-	if !bytes.Equal(want.Sum(nil), got.Sum(nil)) {
+	if !bytes.Equal(sent, c.received()) {
 		t.Error("what came back is not what was sent")
 	}
 }
@@ -149,12 +137,12 @@ func TestPortEchoesMuch(t *testing.T) {
 // TestPortReset checks that a connection that the instance resets ends with an error.
 func TestPortReset(t *testing.T) {
 	t.Parallel()
-	m, sent := dialed(t, func(c *net.TCPConn) {
-		_, _ = io.ReadFull(c, make([]byte, 4))
-		_ = c.SetLinger(0)
+	c := dialed(t, func(conn *net.TCPConn) {
+		_, _ = io.ReadFull(conn, make([]byte, 4))
+		_ = conn.SetLinger(0)
 	})
-	m.Data(&nodev1.StreamData{Stream: 1, Data: []byte("ping")})
-	if last := until(t, m, sent, io.Discard, closed); !strings.Contains(last.GetError(), "reset") {
-		t.Errorf("the session ended with %v, want the reset", last)
+	c.send(1, nodev1.NewInput([]byte("ping")))
+	if end := c.untilEnd(); !strings.Contains(end.GetError(), "reset") {
+		t.Errorf("the session ended with %v, want the reset", end)
 	}
 }

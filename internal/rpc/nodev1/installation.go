@@ -1,5 +1,6 @@
-// Package nodev1 is the protocol between the riklet and the controller. All files except this
-// one are generated from proto/rik/node/v1.
+// Package nodev1 is the protocol between the riklet and the controller. The files *.pb.go are
+// generated from proto/rik/node/v1. The others hold what both ends must agree on: the version of
+// the protocol, the limits of sessions, and texts.
 package nodev1
 
 import (

@@ -140,24 +140,21 @@ type Channel int32
 
 const (
 	Channel_CHANNEL_UNSPECIFIED Channel = 0
-	Channel_CHANNEL_STDIN       Channel = 1
-	Channel_CHANNEL_STDOUT      Channel = 2 // also log lines and port data
-	Channel_CHANNEL_STDERR      Channel = 3
+	Channel_CHANNEL_STDOUT      Channel = 1 // also log lines and port data
+	Channel_CHANNEL_STDERR      Channel = 2
 )
 
 // Enum value maps for Channel.
 var (
 	Channel_name = map[int32]string{
 		0: "CHANNEL_UNSPECIFIED",
-		1: "CHANNEL_STDIN",
-		2: "CHANNEL_STDOUT",
-		3: "CHANNEL_STDERR",
+		1: "CHANNEL_STDOUT",
+		2: "CHANNEL_STDERR",
 	}
 	Channel_value = map[string]int32{
 		"CHANNEL_UNSPECIFIED": 0,
-		"CHANNEL_STDIN":       1,
-		"CHANNEL_STDOUT":      2,
-		"CHANNEL_STDERR":      3,
+		"CHANNEL_STDOUT":      1,
+		"CHANNEL_STDERR":      2,
 	}
 )
 
@@ -368,7 +365,6 @@ type NodeMessage struct {
 	//
 	//	*NodeMessage_Hello
 	//	*NodeMessage_Get
-	//	*NodeMessage_Data
 	Message       isNodeMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -429,15 +425,6 @@ func (x *NodeMessage) GetGet() *Get {
 	return nil
 }
 
-func (x *NodeMessage) GetData() *StreamData {
-	if x != nil {
-		if x, ok := x.Message.(*NodeMessage_Data); ok {
-			return x.Data
-		}
-	}
-	return nil
-}
-
 type isNodeMessage_Message interface {
 	isNodeMessage_Message()
 }
@@ -450,22 +437,19 @@ type NodeMessage_Get struct {
 	Get *Get `protobuf:"bytes,2,opt,name=get,proto3,oneof"`
 }
 
-type NodeMessage_Data struct {
-	Data *StreamData `protobuf:"bytes,3,opt,name=data,proto3,oneof"`
-}
-
 func (*NodeMessage_Hello) isNodeMessage_Message() {}
 
 func (*NodeMessage_Get) isNodeMessage_Message() {}
 
-func (*NodeMessage_Data) isNodeMessage_Message() {}
-
 type NodeHello struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	NodeName string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	Version  string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Version  string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // of the riklet
 	// run_id is made anew whenever a riklet starts. Empty from a riklet of before it.
-	RunId         string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	RunId string `protobuf:"bytes,3,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// protocol is the version of this protocol that the riklet uses. The controller refuses
+	// any other than its own with FAILED_PRECONDITION. 0 from a riklet of before it.
+	Protocol      uint32 `protobuf:"varint,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -519,6 +503,13 @@ func (x *NodeHello) GetRunId() string {
 		return x.RunId
 	}
 	return ""
+}
+
+func (x *NodeHello) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 // Get asks for an object; the answer is an Object with the same key. The
@@ -590,7 +581,7 @@ type ControllerMessage struct {
 	//
 	//	*ControllerMessage_Object
 	//	*ControllerMessage_Open
-	//	*ControllerMessage_Data
+	//	*ControllerMessage_Close
 	//	*ControllerMessage_Hello
 	//	*ControllerMessage_Network
 	Message       isControllerMessage_Message `protobuf_oneof:"message"`
@@ -644,7 +635,7 @@ func (x *ControllerMessage) GetObject() *Object {
 	return nil
 }
 
-func (x *ControllerMessage) GetOpen() *OpenStream {
+func (x *ControllerMessage) GetOpen() *OpenSession {
 	if x != nil {
 		if x, ok := x.Message.(*ControllerMessage_Open); ok {
 			return x.Open
@@ -653,10 +644,10 @@ func (x *ControllerMessage) GetOpen() *OpenStream {
 	return nil
 }
 
-func (x *ControllerMessage) GetData() *StreamData {
+func (x *ControllerMessage) GetClose() *CloseSession {
 	if x != nil {
-		if x, ok := x.Message.(*ControllerMessage_Data); ok {
-			return x.Data
+		if x, ok := x.Message.(*ControllerMessage_Close); ok {
+			return x.Close
 		}
 	}
 	return nil
@@ -689,11 +680,11 @@ type ControllerMessage_Object struct {
 }
 
 type ControllerMessage_Open struct {
-	Open *OpenStream `protobuf:"bytes,2,opt,name=open,proto3,oneof"`
+	Open *OpenSession `protobuf:"bytes,2,opt,name=open,proto3,oneof"`
 }
 
-type ControllerMessage_Data struct {
-	Data *StreamData `protobuf:"bytes,3,opt,name=data,proto3,oneof"`
+type ControllerMessage_Close struct {
+	Close *CloseSession `protobuf:"bytes,3,opt,name=close,proto3,oneof"`
 }
 
 type ControllerMessage_Hello struct {
@@ -708,15 +699,17 @@ func (*ControllerMessage_Object) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Open) isControllerMessage_Message() {}
 
-func (*ControllerMessage_Data) isControllerMessage_Message() {}
+func (*ControllerMessage_Close) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Hello) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Network) isControllerMessage_Message() {}
 
 type ControllerHello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"` // of the controller
+	// protocol is as in NodeHello. The riklet refuses any other than its own.
+	Protocol      uint32 `protobuf:"varint,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -756,6 +749,13 @@ func (x *ControllerHello) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *ControllerHello) GetProtocol() uint32 {
+	if x != nil {
+		return x.Protocol
+	}
+	return 0
 }
 
 type Object struct {
@@ -868,37 +868,38 @@ func (x *Object) GetAgeMillis() int64 {
 	return 0
 }
 
-// OpenStream asks the node for a session; stream ids are the controller's.
-type OpenStream struct {
+// OpenSession announces a session. The node opens a Session stream for it.
+type OpenSession struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Stream    int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
-	Uid       string                 `protobuf:"bytes,2,opt,name=uid,proto3" json:"uid,omitempty"`             // of the instance
-	Container string                 `protobuf:"bytes,3,opt,name=container,proto3" json:"container,omitempty"` // the first when empty
-	// Types that are valid to be assigned to Session:
+	Session   int64                  `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`    // the controller's number for it, unique on this Connect stream
+	Secret    []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`       // proves in SessionStart that the opener read this announcement
+	Uid       string                 `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`             // of the instance
+	Container string                 `protobuf:"bytes,4,opt,name=container,proto3" json:"container,omitempty"` // the first when empty
+	// Types that are valid to be assigned to Kind:
 	//
-	//	*OpenStream_Log
-	//	*OpenStream_Exec
-	//	*OpenStream_Port
-	//	*OpenStream_Hold
-	Session       isOpenStream_Session `protobuf_oneof:"session"`
+	//	*OpenSession_Log
+	//	*OpenSession_Exec
+	//	*OpenSession_Port
+	//	*OpenSession_Hold
+	Kind          isOpenSession_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *OpenStream) Reset() {
-	*x = OpenStream{}
+func (x *OpenSession) Reset() {
+	*x = OpenSession{}
 	mi := &file_rik_node_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *OpenStream) String() string {
+func (x *OpenSession) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*OpenStream) ProtoMessage() {}
+func (*OpenSession) ProtoMessage() {}
 
-func (x *OpenStream) ProtoReflect() protoreflect.Message {
+func (x *OpenSession) ProtoReflect() protoreflect.Message {
 	mi := &file_rik_node_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -910,102 +911,155 @@ func (x *OpenStream) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use OpenStream.ProtoReflect.Descriptor instead.
-func (*OpenStream) Descriptor() ([]byte, []int) {
+// Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
+func (*OpenSession) Descriptor() ([]byte, []int) {
 	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *OpenStream) GetStream() int64 {
+func (x *OpenSession) GetSession() int64 {
 	if x != nil {
-		return x.Stream
+		return x.Session
 	}
 	return 0
 }
 
-func (x *OpenStream) GetUid() string {
+func (x *OpenSession) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *OpenSession) GetUid() string {
 	if x != nil {
 		return x.Uid
 	}
 	return ""
 }
 
-func (x *OpenStream) GetContainer() string {
+func (x *OpenSession) GetContainer() string {
 	if x != nil {
 		return x.Container
 	}
 	return ""
 }
 
-func (x *OpenStream) GetSession() isOpenStream_Session {
+func (x *OpenSession) GetKind() isOpenSession_Kind {
 	if x != nil {
-		return x.Session
+		return x.Kind
 	}
 	return nil
 }
 
-func (x *OpenStream) GetLog() *LogSession {
+func (x *OpenSession) GetLog() *LogSession {
 	if x != nil {
-		if x, ok := x.Session.(*OpenStream_Log); ok {
+		if x, ok := x.Kind.(*OpenSession_Log); ok {
 			return x.Log
 		}
 	}
 	return nil
 }
 
-func (x *OpenStream) GetExec() *ExecSession {
+func (x *OpenSession) GetExec() *ExecSession {
 	if x != nil {
-		if x, ok := x.Session.(*OpenStream_Exec); ok {
+		if x, ok := x.Kind.(*OpenSession_Exec); ok {
 			return x.Exec
 		}
 	}
 	return nil
 }
 
-func (x *OpenStream) GetPort() *PortSession {
+func (x *OpenSession) GetPort() *PortSession {
 	if x != nil {
-		if x, ok := x.Session.(*OpenStream_Port); ok {
+		if x, ok := x.Kind.(*OpenSession_Port); ok {
 			return x.Port
 		}
 	}
 	return nil
 }
 
-func (x *OpenStream) GetHold() *HoldSession {
+func (x *OpenSession) GetHold() *HoldSession {
 	if x != nil {
-		if x, ok := x.Session.(*OpenStream_Hold); ok {
+		if x, ok := x.Kind.(*OpenSession_Hold); ok {
 			return x.Hold
 		}
 	}
 	return nil
 }
 
-type isOpenStream_Session interface {
-	isOpenStream_Session()
+type isOpenSession_Kind interface {
+	isOpenSession_Kind()
 }
 
-type OpenStream_Log struct {
-	Log *LogSession `protobuf:"bytes,4,opt,name=log,proto3,oneof"`
+type OpenSession_Log struct {
+	Log *LogSession `protobuf:"bytes,5,opt,name=log,proto3,oneof"`
 }
 
-type OpenStream_Exec struct {
-	Exec *ExecSession `protobuf:"bytes,5,opt,name=exec,proto3,oneof"`
+type OpenSession_Exec struct {
+	Exec *ExecSession `protobuf:"bytes,6,opt,name=exec,proto3,oneof"`
 }
 
-type OpenStream_Port struct {
-	Port *PortSession `protobuf:"bytes,6,opt,name=port,proto3,oneof"`
+type OpenSession_Port struct {
+	Port *PortSession `protobuf:"bytes,7,opt,name=port,proto3,oneof"`
 }
 
-type OpenStream_Hold struct {
-	Hold *HoldSession `protobuf:"bytes,7,opt,name=hold,proto3,oneof"`
+type OpenSession_Hold struct {
+	Hold *HoldSession `protobuf:"bytes,8,opt,name=hold,proto3,oneof"`
 }
 
-func (*OpenStream_Log) isOpenStream_Session() {}
+func (*OpenSession_Log) isOpenSession_Kind() {}
 
-func (*OpenStream_Exec) isOpenStream_Session() {}
+func (*OpenSession_Exec) isOpenSession_Kind() {}
 
-func (*OpenStream_Port) isOpenStream_Session() {}
+func (*OpenSession_Port) isOpenSession_Kind() {}
 
-func (*OpenStream_Hold) isOpenStream_Session() {}
+func (*OpenSession_Hold) isOpenSession_Kind() {}
+
+// CloseSession ends a session whose user is gone. The end of its stream says the same, but
+// a node whose instance does not read its input does not see that.
+type CloseSession struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       int64                  `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseSession) Reset() {
+	*x = CloseSession{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseSession) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseSession) ProtoMessage() {}
+
+func (x *CloseSession) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
+func (*CloseSession) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CloseSession) GetSession() int64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
 
 type LogSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1020,7 +1074,7 @@ type LogSession struct {
 
 func (x *LogSession) Reset() {
 	*x = LogSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	mi := &file_rik_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1086,7 @@ func (x *LogSession) String() string {
 func (*LogSession) ProtoMessage() {}
 
 func (x *LogSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	mi := &file_rik_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1099,7 @@ func (x *LogSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogSession.ProtoReflect.Descriptor instead.
 func (*LogSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LogSession) GetFollow() bool {
@@ -1096,7 +1150,7 @@ type ExecSession struct {
 
 func (x *ExecSession) Reset() {
 	*x = ExecSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[11]
+	mi := &file_rik_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1108,7 +1162,7 @@ func (x *ExecSession) String() string {
 func (*ExecSession) ProtoMessage() {}
 
 func (x *ExecSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[11]
+	mi := &file_rik_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1121,7 +1175,7 @@ func (x *ExecSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSession.ProtoReflect.Descriptor instead.
 func (*ExecSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExecSession) GetCommand() []string {
@@ -1168,7 +1222,7 @@ type PortSession struct {
 
 func (x *PortSession) Reset() {
 	*x = PortSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[12]
+	mi := &file_rik_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1234,7 @@ func (x *PortSession) String() string {
 func (*PortSession) ProtoMessage() {}
 
 func (x *PortSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[12]
+	mi := &file_rik_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1247,7 @@ func (x *PortSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortSession.ProtoReflect.Descriptor instead.
 func (*PortSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PortSession) GetPort() int32 {
@@ -1203,7 +1257,7 @@ func (x *PortSession) GetPort() int32 {
 	return 0
 }
 
-// HoldSession suspends an instance, or resumes it. The node closes the session
+// HoldSession suspends an instance, or resumes it. The node ends the session
 // when it is so and durable; nothing else is sent.
 type HoldSession struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1215,7 +1269,7 @@ type HoldSession struct {
 
 func (x *HoldSession) Reset() {
 	*x = HoldSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[13]
+	mi := &file_rik_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1281,7 @@ func (x *HoldSession) String() string {
 func (*HoldSession) ProtoMessage() {}
 
 func (x *HoldSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[13]
+	mi := &file_rik_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1294,7 @@ func (x *HoldSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldSession.ProtoReflect.Descriptor instead.
 func (*HoldSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HoldSession) GetSuspended() bool {
@@ -1257,41 +1311,35 @@ func (x *HoldSession) GetToDisk() bool {
 	return false
 }
 
-// StreamData carries a piece of a session in either direction. After closed
-// nothing follows in that direction. Credit bounds what a side may send: each
-// side starts with 256 KiB per stream and gets more as the other consumes.
-type StreamData struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Stream        int64                  `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
-	Channel       Channel                `protobuf:"varint,2,opt,name=channel,proto3,enum=rik.node.v1.Channel" json:"channel,omitempty"`
-	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	EndOfInput    bool                   `protobuf:"varint,4,opt,name=end_of_input,json=endOfInput,proto3" json:"end_of_input,omitempty"` // stdin is at its end
-	Closed        bool                   `protobuf:"varint,5,opt,name=closed,proto3" json:"closed,omitempty"`                             // the session is over
-	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`                                // with closed: why, empty for a good end
-	ExitCode      int32                  `protobuf:"varint,7,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`         // with closed: of an exec
-	Width         uint32                 `protobuf:"varint,8,opt,name=width,proto3" json:"width,omitempty"`                               // terminal resize when not 0
-	Height        uint32                 `protobuf:"varint,9,opt,name=height,proto3" json:"height,omitempty"`
-	Credit        int64                  `protobuf:"varint,10,opt,name=credit,proto3" json:"credit,omitempty"`                            // bytes that the receiver may send in addition
-	Problem       Problem                `protobuf:"varint,11,opt,name=problem,proto3,enum=rik.node.v1.Problem" json:"problem,omitempty"` // with an error: what kind it is of
+// SessionOutput is what a node sends on a Session stream.
+type SessionOutput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*SessionOutput_Start
+	//	*SessionOutput_Output
+	//	*SessionOutput_EndOfOutput
+	//	*SessionOutput_End
+	Message       isSessionOutput_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StreamData) Reset() {
-	*x = StreamData{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[14]
+func (x *SessionOutput) Reset() {
+	*x = SessionOutput{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *StreamData) String() string {
+func (x *SessionOutput) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*StreamData) ProtoMessage() {}
+func (*SessionOutput) ProtoMessage() {}
 
-func (x *StreamData) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[14]
+func (x *SessionOutput) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,86 +1350,405 @@ func (x *StreamData) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use StreamData.ProtoReflect.Descriptor instead.
-func (*StreamData) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{14}
+// Deprecated: Use SessionOutput.ProtoReflect.Descriptor instead.
+func (*SessionOutput) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *StreamData) GetStream() int64 {
+func (x *SessionOutput) GetMessage() isSessionOutput_Message {
 	if x != nil {
-		return x.Stream
+		return x.Message
+	}
+	return nil
+}
+
+func (x *SessionOutput) GetStart() *SessionStart {
+	if x != nil {
+		if x, ok := x.Message.(*SessionOutput_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *SessionOutput) GetOutput() *Output {
+	if x != nil {
+		if x, ok := x.Message.(*SessionOutput_Output); ok {
+			return x.Output
+		}
+	}
+	return nil
+}
+
+func (x *SessionOutput) GetEndOfOutput() bool {
+	if x != nil {
+		if x, ok := x.Message.(*SessionOutput_EndOfOutput); ok {
+			return x.EndOfOutput
+		}
+	}
+	return false
+}
+
+func (x *SessionOutput) GetEnd() *SessionEnd {
+	if x != nil {
+		if x, ok := x.Message.(*SessionOutput_End); ok {
+			return x.End
+		}
+	}
+	return nil
+}
+
+type isSessionOutput_Message interface {
+	isSessionOutput_Message()
+}
+
+type SessionOutput_Start struct {
+	Start *SessionStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"` // first
+}
+
+type SessionOutput_Output struct {
+	Output *Output `protobuf:"bytes,2,opt,name=output,proto3,oneof"`
+}
+
+type SessionOutput_EndOfOutput struct {
+	EndOfOutput bool `protobuf:"varint,3,opt,name=end_of_output,json=endOfOutput,proto3,oneof"` // the instance's end of a port has sent everything, and still reads
+}
+
+type SessionOutput_End struct {
+	End *SessionEnd `protobuf:"bytes,4,opt,name=end,proto3,oneof"` // last
+}
+
+func (*SessionOutput_Start) isSessionOutput_Message() {}
+
+func (*SessionOutput_Output) isSessionOutput_Message() {}
+
+func (*SessionOutput_EndOfOutput) isSessionOutput_Message() {}
+
+func (*SessionOutput_End) isSessionOutput_Message() {}
+
+// SessionStart repeats what OpenSession announced.
+type SessionStart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NodeName      string                 `protobuf:"bytes,1,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	Session       int64                  `protobuf:"varint,2,opt,name=session,proto3" json:"session,omitempty"`
+	Secret        []byte                 `protobuf:"bytes,3,opt,name=secret,proto3" json:"secret,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionStart) Reset() {
+	*x = SessionStart{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionStart) ProtoMessage() {}
+
+func (x *SessionStart) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionStart.ProtoReflect.Descriptor instead.
+func (*SessionStart) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SessionStart) GetNodeName() string {
+	if x != nil {
+		return x.NodeName
+	}
+	return ""
+}
+
+func (x *SessionStart) GetSession() int64 {
+	if x != nil {
+		return x.Session
 	}
 	return 0
 }
 
-func (x *StreamData) GetChannel() Channel {
+func (x *SessionStart) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+// Output is a piece of at most 64 KiB.
+type Output struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       Channel                `protobuf:"varint,1,opt,name=channel,proto3,enum=rik.node.v1.Channel" json:"channel,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Output) Reset() {
+	*x = Output{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Output) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Output) ProtoMessage() {}
+
+func (x *Output) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Output.ProtoReflect.Descriptor instead.
+func (*Output) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Output) GetChannel() Channel {
 	if x != nil {
 		return x.Channel
 	}
 	return Channel_CHANNEL_UNSPECIFIED
 }
 
-func (x *StreamData) GetData() []byte {
+func (x *Output) GetData() []byte {
 	if x != nil {
 		return x.Data
 	}
 	return nil
 }
 
-func (x *StreamData) GetEndOfInput() bool {
-	if x != nil {
-		return x.EndOfInput
-	}
-	return false
+type SessionEnd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         string                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`                               // why; empty for a good end
+	Problem       Problem                `protobuf:"varint,2,opt,name=problem,proto3,enum=rik.node.v1.Problem" json:"problem,omitempty"` // with an error: what kind it is of
+	ExitCode      int32                  `protobuf:"varint,3,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`        // of an exec
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
-func (x *StreamData) GetClosed() bool {
-	if x != nil {
-		return x.Closed
-	}
-	return false
+func (x *SessionEnd) Reset() {
+	*x = SessionEnd{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
 }
 
-func (x *StreamData) GetError() string {
+func (x *SessionEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionEnd) ProtoMessage() {}
+
+func (x *SessionEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionEnd.ProtoReflect.Descriptor instead.
+func (*SessionEnd) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SessionEnd) GetError() string {
 	if x != nil {
 		return x.Error
 	}
 	return ""
 }
 
-func (x *StreamData) GetExitCode() int32 {
+func (x *SessionEnd) GetProblem() Problem {
+	if x != nil {
+		return x.Problem
+	}
+	return Problem_PROBLEM_UNSPECIFIED
+}
+
+func (x *SessionEnd) GetExitCode() int32 {
 	if x != nil {
 		return x.ExitCode
 	}
 	return 0
 }
 
-func (x *StreamData) GetWidth() uint32 {
+// SessionInput is what the controller sends on a Session stream.
+type SessionInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Message:
+	//
+	//	*SessionInput_Data
+	//	*SessionInput_EndOfInput
+	//	*SessionInput_Size
+	Message       isSessionInput_Message `protobuf_oneof:"message"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionInput) Reset() {
+	*x = SessionInput{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionInput) ProtoMessage() {}
+
+func (x *SessionInput) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionInput.ProtoReflect.Descriptor instead.
+func (*SessionInput) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SessionInput) GetMessage() isSessionInput_Message {
+	if x != nil {
+		return x.Message
+	}
+	return nil
+}
+
+func (x *SessionInput) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Message.(*SessionInput_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *SessionInput) GetEndOfInput() bool {
+	if x != nil {
+		if x, ok := x.Message.(*SessionInput_EndOfInput); ok {
+			return x.EndOfInput
+		}
+	}
+	return false
+}
+
+func (x *SessionInput) GetSize() *TerminalSize {
+	if x != nil {
+		if x, ok := x.Message.(*SessionInput_Size); ok {
+			return x.Size
+		}
+	}
+	return nil
+}
+
+type isSessionInput_Message interface {
+	isSessionInput_Message()
+}
+
+type SessionInput_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"` // for stdin or the port; at most 64 KiB
+}
+
+type SessionInput_EndOfInput struct {
+	EndOfInput bool `protobuf:"varint,2,opt,name=end_of_input,json=endOfInput,proto3,oneof"` // no more data follows
+}
+
+type SessionInput_Size struct {
+	Size *TerminalSize `protobuf:"bytes,3,opt,name=size,proto3,oneof"` // the terminal has this size now
+}
+
+func (*SessionInput_Data) isSessionInput_Message() {}
+
+func (*SessionInput_EndOfInput) isSessionInput_Message() {}
+
+func (*SessionInput_Size) isSessionInput_Message() {}
+
+type TerminalSize struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Width         uint32                 `protobuf:"varint,1,opt,name=width,proto3" json:"width,omitempty"`
+	Height        uint32                 `protobuf:"varint,2,opt,name=height,proto3" json:"height,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TerminalSize) Reset() {
+	*x = TerminalSize{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TerminalSize) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TerminalSize) ProtoMessage() {}
+
+func (x *TerminalSize) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
+func (*TerminalSize) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TerminalSize) GetWidth() uint32 {
 	if x != nil {
 		return x.Width
 	}
 	return 0
 }
 
-func (x *StreamData) GetHeight() uint32 {
+func (x *TerminalSize) GetHeight() uint32 {
 	if x != nil {
 		return x.Height
 	}
 	return 0
-}
-
-func (x *StreamData) GetCredit() int64 {
-	if x != nil {
-		return x.Credit
-	}
-	return 0
-}
-
-func (x *StreamData) GetProblem() Problem {
-	if x != nil {
-		return x.Problem
-	}
-	return Problem_PROBLEM_UNSPECIFIED
 }
 
 var File_rik_node_v1_node_proto protoreflect.FileDescriptor
@@ -1400,29 +1767,30 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x0fcertificate_pem\x18\x01 \x01(\fR\x0ecertificatePem\x12\x15\n" +
 	"\x06ca_pem\x18\x02 \x01(\fR\x05caPem\"'\n" +
 	"\fRenewRequest\x12\x17\n" +
-	"\acsr_pem\x18\x01 \x01(\fR\x06csrPem\"\x9d\x01\n" +
+	"\acsr_pem\x18\x01 \x01(\fR\x06csrPem\"n\n" +
 	"\vNodeMessage\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.rik.node.v1.NodeHelloH\x00R\x05hello\x12$\n" +
-	"\x03get\x18\x02 \x01(\v2\x10.rik.node.v1.GetH\x00R\x03get\x12-\n" +
-	"\x04data\x18\x03 \x01(\v2\x17.rik.node.v1.StreamDataH\x00R\x04dataB\t\n" +
-	"\amessage\"Y\n" +
+	"\x03get\x18\x02 \x01(\v2\x10.rik.node.v1.GetH\x00R\x03getB\t\n" +
+	"\amessage\"u\n" +
 	"\tNodeHello\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x15\n" +
-	"\x06run_id\x18\x03 \x01(\tR\x05runId\"^\n" +
+	"\x06run_id\x18\x03 \x01(\tR\x05runId\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\rR\bprotocol\"^\n" +
 	"\x03Get\x12%\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.rik.node.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\x9a\x02\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x9f\x02\n" +
 	"\x11ControllerMessage\x12-\n" +
-	"\x06object\x18\x01 \x01(\v2\x13.rik.node.v1.ObjectH\x00R\x06object\x12-\n" +
-	"\x04open\x18\x02 \x01(\v2\x17.rik.node.v1.OpenStreamH\x00R\x04open\x12-\n" +
-	"\x04data\x18\x03 \x01(\v2\x17.rik.node.v1.StreamDataH\x00R\x04data\x124\n" +
+	"\x06object\x18\x01 \x01(\v2\x13.rik.node.v1.ObjectH\x00R\x06object\x12.\n" +
+	"\x04open\x18\x02 \x01(\v2\x18.rik.node.v1.OpenSessionH\x00R\x04open\x121\n" +
+	"\x05close\x18\x03 \x01(\v2\x19.rik.node.v1.CloseSessionH\x00R\x05close\x124\n" +
 	"\x05hello\x18\x04 \x01(\v2\x1c.rik.node.v1.ControllerHelloH\x00R\x05hello\x127\n" +
 	"\anetwork\x18\x05 \x01(\v2\x1b.rik.node.v1.NetworkChangesH\x00R\anetworkB\t\n" +
-	"\amessage\"+\n" +
+	"\amessage\"G\n" +
 	"\x0fControllerHello\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\tR\aversion\"\xe0\x02\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
+	"\bprotocol\x18\x02 \x01(\rR\bprotocol\"\xe0\x02\n" +
 	"\x06Object\x12%\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.rik.node.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1437,17 +1805,19 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\fEntriesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B\r\n" +
-	"\v_age_millis\"\x9c\x02\n" +
-	"\n" +
-	"OpenStream\x12\x16\n" +
-	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12\x10\n" +
-	"\x03uid\x18\x02 \x01(\tR\x03uid\x12\x1c\n" +
-	"\tcontainer\x18\x03 \x01(\tR\tcontainer\x12+\n" +
-	"\x03log\x18\x04 \x01(\v2\x17.rik.node.v1.LogSessionH\x00R\x03log\x12.\n" +
-	"\x04exec\x18\x05 \x01(\v2\x18.rik.node.v1.ExecSessionH\x00R\x04exec\x12.\n" +
-	"\x04port\x18\x06 \x01(\v2\x18.rik.node.v1.PortSessionH\x00R\x04port\x12.\n" +
-	"\x04hold\x18\a \x01(\v2\x18.rik.node.v1.HoldSessionH\x00R\x04holdB\t\n" +
-	"\asession\"\xcf\x01\n" +
+	"\v_age_millis\"\xb4\x02\n" +
+	"\vOpenSession\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x03R\asession\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x1c\n" +
+	"\tcontainer\x18\x04 \x01(\tR\tcontainer\x12+\n" +
+	"\x03log\x18\x05 \x01(\v2\x17.rik.node.v1.LogSessionH\x00R\x03log\x12.\n" +
+	"\x04exec\x18\x06 \x01(\v2\x18.rik.node.v1.ExecSessionH\x00R\x04exec\x12.\n" +
+	"\x04port\x18\a \x01(\v2\x18.rik.node.v1.PortSessionH\x00R\x04port\x12.\n" +
+	"\x04hold\x18\b \x01(\v2\x18.rik.node.v1.HoldSessionH\x00R\x04holdB\x06\n" +
+	"\x04kind\"(\n" +
+	"\fCloseSession\x12\x18\n" +
+	"\asession\x18\x01 \x01(\x03R\asession\"\xcf\x01\n" +
 	"\n" +
 	"LogSession\x12\x16\n" +
 	"\x06follow\x18\x01 \x01(\bR\x06follow\x12\x1a\n" +
@@ -1470,22 +1840,34 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x04port\x18\x01 \x01(\x05R\x04port\"D\n" +
 	"\vHoldSession\x12\x1c\n" +
 	"\tsuspended\x18\x01 \x01(\bR\tsuspended\x12\x17\n" +
-	"\ato_disk\x18\x02 \x01(\bR\x06toDisk\"\xcb\x02\n" +
+	"\ato_disk\x18\x02 \x01(\bR\x06toDisk\"\xcf\x01\n" +
+	"\rSessionOutput\x121\n" +
+	"\x05start\x18\x01 \x01(\v2\x19.rik.node.v1.SessionStartH\x00R\x05start\x12-\n" +
+	"\x06output\x18\x02 \x01(\v2\x13.rik.node.v1.OutputH\x00R\x06output\x12$\n" +
+	"\rend_of_output\x18\x03 \x01(\bH\x00R\vendOfOutput\x12+\n" +
+	"\x03end\x18\x04 \x01(\v2\x17.rik.node.v1.SessionEndH\x00R\x03endB\t\n" +
+	"\amessage\"]\n" +
+	"\fSessionStart\x12\x1b\n" +
+	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x18\n" +
+	"\asession\x18\x02 \x01(\x03R\asession\x12\x16\n" +
+	"\x06secret\x18\x03 \x01(\fR\x06secret\"L\n" +
+	"\x06Output\x12.\n" +
+	"\achannel\x18\x01 \x01(\x0e2\x14.rik.node.v1.ChannelR\achannel\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"o\n" +
 	"\n" +
-	"StreamData\x12\x16\n" +
-	"\x06stream\x18\x01 \x01(\x03R\x06stream\x12.\n" +
-	"\achannel\x18\x02 \x01(\x0e2\x14.rik.node.v1.ChannelR\achannel\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\x12 \n" +
-	"\fend_of_input\x18\x04 \x01(\bR\n" +
-	"endOfInput\x12\x16\n" +
-	"\x06closed\x18\x05 \x01(\bR\x06closed\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\x12\x1b\n" +
-	"\texit_code\x18\a \x01(\x05R\bexitCode\x12\x14\n" +
-	"\x05width\x18\b \x01(\rR\x05width\x12\x16\n" +
-	"\x06height\x18\t \x01(\rR\x06height\x12\x16\n" +
-	"\x06credit\x18\n" +
-	" \x01(\x03R\x06credit\x12.\n" +
-	"\aproblem\x18\v \x01(\x0e2\x14.rik.node.v1.ProblemR\aproblem*e\n" +
+	"SessionEnd\x12\x14\n" +
+	"\x05error\x18\x01 \x01(\tR\x05error\x12.\n" +
+	"\aproblem\x18\x02 \x01(\x0e2\x14.rik.node.v1.ProblemR\aproblem\x12\x1b\n" +
+	"\texit_code\x18\x03 \x01(\x05R\bexitCode\"\x84\x01\n" +
+	"\fSessionInput\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12\"\n" +
+	"\fend_of_input\x18\x02 \x01(\bH\x00R\n" +
+	"endOfInput\x12/\n" +
+	"\x04size\x18\x03 \x01(\v2\x19.rik.node.v1.TerminalSizeH\x00R\x04sizeB\t\n" +
+	"\amessage\"<\n" +
+	"\fTerminalSize\x12\x14\n" +
+	"\x05width\x18\x01 \x01(\rR\x05width\x12\x16\n" +
+	"\x06height\x18\x02 \x01(\rR\x06height*e\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rKIND_REVISION\x10\x01\x12\x13\n" +
@@ -1498,17 +1880,17 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x18PROBLEM_UNKNOWN_INSTANCE\x10\x01\x12\x17\n" +
 	"\x13PROBLEM_NOT_RUNNING\x10\x02\x12\x17\n" +
 	"\x13PROBLEM_UNSUPPORTED\x10\x03\x12\x10\n" +
-	"\fPROBLEM_LOST\x10\x04*]\n" +
+	"\fPROBLEM_LOST\x10\x04*J\n" +
 	"\aChannel\x12\x17\n" +
-	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x11\n" +
-	"\rCHANNEL_STDIN\x10\x01\x12\x12\n" +
-	"\x0eCHANNEL_STDOUT\x10\x02\x12\x12\n" +
-	"\x0eCHANNEL_STDERR\x10\x032C\n" +
+	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eCHANNEL_STDOUT\x10\x01\x12\x12\n" +
+	"\x0eCHANNEL_STDERR\x10\x022C\n" +
 	"\x04Join\x12;\n" +
-	"\x04Join\x12\x18.rik.node.v1.JoinRequest\x1a\x19.rik.node.v1.JoinResponse2\x8e\x01\n" +
+	"\x04Join\x12\x18.rik.node.v1.JoinRequest\x1a\x19.rik.node.v1.JoinResponse2\xd4\x01\n" +
 	"\x04Node\x12=\n" +
 	"\x05Renew\x12\x19.rik.node.v1.RenewRequest\x1a\x19.rik.node.v1.JoinResponse\x12G\n" +
-	"\aConnect\x12\x18.rik.node.v1.NodeMessage\x1a\x1e.rik.node.v1.ControllerMessage(\x010\x01B!Z\x1frik.dev/rik/internal/rpc/nodev1b\x06proto3"
+	"\aConnect\x12\x18.rik.node.v1.NodeMessage\x1a\x1e.rik.node.v1.ControllerMessage(\x010\x01\x12D\n" +
+	"\aSession\x12\x1a.rik.node.v1.SessionOutput\x1a\x19.rik.node.v1.SessionInput(\x010\x01B!Z\x1frik.dev/rik/internal/rpc/nodev1b\x06proto3"
 
 var (
 	file_rik_node_v1_node_proto_rawDescOnce sync.Once
@@ -1523,7 +1905,7 @@ func file_rik_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_rik_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_rik_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_rik_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_rik_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                 // 0: rik.node.v1.Kind
 	(Problem)(0),              // 1: rik.node.v1.Problem
@@ -1537,44 +1919,55 @@ var file_rik_node_v1_node_proto_goTypes = []any{
 	(*ControllerMessage)(nil), // 9: rik.node.v1.ControllerMessage
 	(*ControllerHello)(nil),   // 10: rik.node.v1.ControllerHello
 	(*Object)(nil),            // 11: rik.node.v1.Object
-	(*OpenStream)(nil),        // 12: rik.node.v1.OpenStream
-	(*LogSession)(nil),        // 13: rik.node.v1.LogSession
-	(*ExecSession)(nil),       // 14: rik.node.v1.ExecSession
-	(*PortSession)(nil),       // 15: rik.node.v1.PortSession
-	(*HoldSession)(nil),       // 16: rik.node.v1.HoldSession
-	(*StreamData)(nil),        // 17: rik.node.v1.StreamData
-	nil,                       // 18: rik.node.v1.Object.EntriesEntry
-	(*NetworkChanges)(nil),    // 19: rik.node.v1.NetworkChanges
+	(*OpenSession)(nil),       // 12: rik.node.v1.OpenSession
+	(*CloseSession)(nil),      // 13: rik.node.v1.CloseSession
+	(*LogSession)(nil),        // 14: rik.node.v1.LogSession
+	(*ExecSession)(nil),       // 15: rik.node.v1.ExecSession
+	(*PortSession)(nil),       // 16: rik.node.v1.PortSession
+	(*HoldSession)(nil),       // 17: rik.node.v1.HoldSession
+	(*SessionOutput)(nil),     // 18: rik.node.v1.SessionOutput
+	(*SessionStart)(nil),      // 19: rik.node.v1.SessionStart
+	(*Output)(nil),            // 20: rik.node.v1.Output
+	(*SessionEnd)(nil),        // 21: rik.node.v1.SessionEnd
+	(*SessionInput)(nil),      // 22: rik.node.v1.SessionInput
+	(*TerminalSize)(nil),      // 23: rik.node.v1.TerminalSize
+	nil,                       // 24: rik.node.v1.Object.EntriesEntry
+	(*NetworkChanges)(nil),    // 25: rik.node.v1.NetworkChanges
 }
 var file_rik_node_v1_node_proto_depIdxs = []int32{
 	7,  // 0: rik.node.v1.NodeMessage.hello:type_name -> rik.node.v1.NodeHello
 	8,  // 1: rik.node.v1.NodeMessage.get:type_name -> rik.node.v1.Get
-	17, // 2: rik.node.v1.NodeMessage.data:type_name -> rik.node.v1.StreamData
-	0,  // 3: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
-	11, // 4: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
-	12, // 5: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenStream
-	17, // 6: rik.node.v1.ControllerMessage.data:type_name -> rik.node.v1.StreamData
-	10, // 7: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
-	19, // 8: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
-	0,  // 9: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
-	18, // 10: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
-	13, // 11: rik.node.v1.OpenStream.log:type_name -> rik.node.v1.LogSession
-	14, // 12: rik.node.v1.OpenStream.exec:type_name -> rik.node.v1.ExecSession
-	15, // 13: rik.node.v1.OpenStream.port:type_name -> rik.node.v1.PortSession
-	16, // 14: rik.node.v1.OpenStream.hold:type_name -> rik.node.v1.HoldSession
-	2,  // 15: rik.node.v1.StreamData.channel:type_name -> rik.node.v1.Channel
-	1,  // 16: rik.node.v1.StreamData.problem:type_name -> rik.node.v1.Problem
-	3,  // 17: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
-	5,  // 18: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
-	6,  // 19: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
-	4,  // 20: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
-	4,  // 21: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
-	9,  // 22: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
-	20, // [20:23] is the sub-list for method output_type
-	17, // [17:20] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	0,  // 2: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
+	11, // 3: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
+	12, // 4: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenSession
+	13, // 5: rik.node.v1.ControllerMessage.close:type_name -> rik.node.v1.CloseSession
+	10, // 6: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
+	25, // 7: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
+	0,  // 8: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
+	24, // 9: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
+	14, // 10: rik.node.v1.OpenSession.log:type_name -> rik.node.v1.LogSession
+	15, // 11: rik.node.v1.OpenSession.exec:type_name -> rik.node.v1.ExecSession
+	16, // 12: rik.node.v1.OpenSession.port:type_name -> rik.node.v1.PortSession
+	17, // 13: rik.node.v1.OpenSession.hold:type_name -> rik.node.v1.HoldSession
+	19, // 14: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
+	20, // 15: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
+	21, // 16: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
+	2,  // 17: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
+	1,  // 18: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
+	23, // 19: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
+	3,  // 20: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
+	5,  // 21: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
+	6,  // 22: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
+	18, // 23: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
+	4,  // 24: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
+	4,  // 25: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
+	9,  // 26: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
+	22, // 27: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
+	24, // [24:28] is the sub-list for method output_type
+	20, // [20:24] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_rik_node_v1_node_proto_init() }
@@ -1586,30 +1979,40 @@ func file_rik_node_v1_node_proto_init() {
 	file_rik_node_v1_node_proto_msgTypes[3].OneofWrappers = []any{
 		(*NodeMessage_Hello)(nil),
 		(*NodeMessage_Get)(nil),
-		(*NodeMessage_Data)(nil),
 	}
 	file_rik_node_v1_node_proto_msgTypes[6].OneofWrappers = []any{
 		(*ControllerMessage_Object)(nil),
 		(*ControllerMessage_Open)(nil),
-		(*ControllerMessage_Data)(nil),
+		(*ControllerMessage_Close)(nil),
 		(*ControllerMessage_Hello)(nil),
 		(*ControllerMessage_Network)(nil),
 	}
 	file_rik_node_v1_node_proto_msgTypes[8].OneofWrappers = []any{}
 	file_rik_node_v1_node_proto_msgTypes[9].OneofWrappers = []any{
-		(*OpenStream_Log)(nil),
-		(*OpenStream_Exec)(nil),
-		(*OpenStream_Port)(nil),
-		(*OpenStream_Hold)(nil),
+		(*OpenSession_Log)(nil),
+		(*OpenSession_Exec)(nil),
+		(*OpenSession_Port)(nil),
+		(*OpenSession_Hold)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[10].OneofWrappers = []any{}
+	file_rik_node_v1_node_proto_msgTypes[11].OneofWrappers = []any{}
+	file_rik_node_v1_node_proto_msgTypes[15].OneofWrappers = []any{
+		(*SessionOutput_Start)(nil),
+		(*SessionOutput_Output)(nil),
+		(*SessionOutput_EndOfOutput)(nil),
+		(*SessionOutput_End)(nil),
+	}
+	file_rik_node_v1_node_proto_msgTypes[19].OneofWrappers = []any{
+		(*SessionInput_Data)(nil),
+		(*SessionInput_EndOfInput)(nil),
+		(*SessionInput_Size)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rik_node_v1_node_proto_rawDesc), len(file_rik_node_v1_node_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   16,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -133,6 +133,7 @@ var Join_ServiceDesc = grpc.ServiceDesc{
 const (
 	Node_Renew_FullMethodName   = "/rik.node.v1.Node/Renew"
 	Node_Connect_FullMethodName = "/rik.node.v1.Node/Connect"
+	Node_Session_FullMethodName = "/rik.node.v1.Node/Session"
 )
 
 // NodeClient is the client API for Node service.
@@ -144,8 +145,21 @@ type NodeClient interface {
 	// Renew gives a new certificate for the caller's own identity.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Connect joins a node to the controller. The riklet asks for what its
-	// instances need and is asked for logs and sessions.
+	// instances need, and the controller announces sessions.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NodeMessage, ControllerMessage], error)
+	// Session carries one session: the log of a container, a command, a port, or an
+	// order to suspend or resume. A node needs no inbound port: the controller announces
+	// the session with OpenSession on the node's Connect stream, and the riklet opens this
+	// stream on the same connection. Flow control is HTTP/2's: a side that does not read
+	// stops the sender of this stream and no other.
+	//
+	// The node's first message is a SessionStart. The controller answers with the stream's
+	// headers, and only then the node acts. It refuses with PERMISSION_DENIED what it did not
+	// announce to this node, what was opened before, and what its user has given up. The
+	// node's last message is a SessionEnd; it then closes its direction. The controller ends
+	// the stream after it has read that message, or earlier when the user is gone. The end
+	// of the Connect stream ends all sessions.
+	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionOutput, SessionInput], error)
 }
 
 type nodeClient struct {
@@ -179,6 +193,19 @@ func (c *nodeClient) Connect(ctx context.Context, opts ...grpc.CallOption) (grpc
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_ConnectClient = grpc.BidiStreamingClient[NodeMessage, ControllerMessage]
 
+func (c *nodeClient) Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionOutput, SessionInput], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Node_ServiceDesc.Streams[1], Node_Session_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SessionOutput, SessionInput]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_SessionClient = grpc.BidiStreamingClient[SessionOutput, SessionInput]
+
 // NodeServer is the server API for Node service.
 // All implementations must embed UnimplementedNodeServer
 // for forward compatibility.
@@ -188,8 +215,21 @@ type NodeServer interface {
 	// Renew gives a new certificate for the caller's own identity.
 	Renew(context.Context, *RenewRequest) (*JoinResponse, error)
 	// Connect joins a node to the controller. The riklet asks for what its
-	// instances need and is asked for logs and sessions.
+	// instances need, and the controller announces sessions.
 	Connect(grpc.BidiStreamingServer[NodeMessage, ControllerMessage]) error
+	// Session carries one session: the log of a container, a command, a port, or an
+	// order to suspend or resume. A node needs no inbound port: the controller announces
+	// the session with OpenSession on the node's Connect stream, and the riklet opens this
+	// stream on the same connection. Flow control is HTTP/2's: a side that does not read
+	// stops the sender of this stream and no other.
+	//
+	// The node's first message is a SessionStart. The controller answers with the stream's
+	// headers, and only then the node acts. It refuses with PERMISSION_DENIED what it did not
+	// announce to this node, what was opened before, and what its user has given up. The
+	// node's last message is a SessionEnd; it then closes its direction. The controller ends
+	// the stream after it has read that message, or earlier when the user is gone. The end
+	// of the Connect stream ends all sessions.
+	Session(grpc.BidiStreamingServer[SessionOutput, SessionInput]) error
 	mustEmbedUnimplementedNodeServer()
 }
 
@@ -205,6 +245,9 @@ func (UnimplementedNodeServer) Renew(context.Context, *RenewRequest) (*JoinRespo
 }
 func (UnimplementedNodeServer) Connect(grpc.BidiStreamingServer[NodeMessage, ControllerMessage]) error {
 	return status.Error(codes.Unimplemented, "method Connect not implemented")
+}
+func (UnimplementedNodeServer) Session(grpc.BidiStreamingServer[SessionOutput, SessionInput]) error {
+	return status.Error(codes.Unimplemented, "method Session not implemented")
 }
 func (UnimplementedNodeServer) mustEmbedUnimplementedNodeServer() {}
 func (UnimplementedNodeServer) testEmbeddedByValue()              {}
@@ -252,6 +295,13 @@ func _Node_Connect_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Node_ConnectServer = grpc.BidiStreamingServer[NodeMessage, ControllerMessage]
 
+func _Node_Session_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(NodeServer).Session(&grpc.GenericServerStream[SessionOutput, SessionInput]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Node_SessionServer = grpc.BidiStreamingServer[SessionOutput, SessionInput]
+
 // Node_ServiceDesc is the grpc.ServiceDesc for Node service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -268,6 +318,12 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Connect",
 			Handler:       _Node_Connect_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "Session",
+			Handler:       _Node_Session_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

@@ -109,8 +109,8 @@ func permit(ctx context.Context, az authorizer.Authorizer, subresource, name str
 func (e *Exec) serve(ctx context.Context, w http.ResponseWriter, req *http.Request, name string, o *rik.InstanceExecOptions, responder rest.Responder) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	session, err := e.opener.open(ctx, name, o.Container, func(s *nodev1.OpenStream) {
-		s.Session = &nodev1.OpenStream_Exec{Exec: &nodev1.ExecSession{Command: o.Command, Stdin: o.Stdin, Tty: o.TTY}}
+	session, err := e.opener.open(ctx, name, o.Container, func(s *nodev1.OpenSession) {
+		s.Kind = &nodev1.OpenSession_Exec{Exec: &nodev1.ExecSession{Command: o.Command, Stdin: o.Stdin, Tty: o.TTY}}
 	})
 	if err != nil {
 		responder.Error(err)

@@ -88,8 +88,8 @@ func (h *Hold) hold(ctx context.Context, name string, order *nodev1.HoldSession)
 	case i.Status.Phase == rik.InstanceCompleted, i.Status.Phase == rik.InstanceFailed, i.Status.Phase == rik.InstanceTerminated:
 		return conflict(name, fmt.Sprintf("it does not run any more: its phase is %s", i.Status.Phase))
 	}
-	session, err := h.opener.openOn(ctx, i, "", func(s *nodev1.OpenStream) {
-		s.Session = &nodev1.OpenStream_Hold{Hold: order}
+	session, err := h.opener.openOn(ctx, i, "", func(s *nodev1.OpenSession) {
+		s.Kind = &nodev1.OpenSession_Hold{Hold: order}
 	})
 	if err != nil {
 		return err
@@ -97,34 +97,34 @@ func (h *Hold) hold(ctx context.Context, name string, order *nodev1.HoldSession)
 	defer session.Close()
 	defer context.AfterFunc(ctx, session.Close)()
 	for {
-		d, err := session.Recv()
+		message, err := session.Recv()
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return apierrors.NewTimeoutError(fmt.Sprintf("node %q has not answered about instance %q; what was asked may still happen", i.Spec.NodeName, name), 0)
 		case err != nil:
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("asking node %q about instance %q: %v; what was asked may have happened", i.Spec.NodeName, name, ended(nil, err)))
-		case d.GetClosed():
-			return h.answer(i, d)
+			return apierrors.NewServiceUnavailable(fmt.Sprintf("asking node %q about instance %q: %v; what was asked may have happened", i.Spec.NodeName, name, result(nil, err)))
+		case message.GetEnd() != nil:
+			return h.answer(i, message.GetEnd())
 		}
 	}
 }
 
 // answer converts the node's last message to an API error, or nil.
-func (h *Hold) answer(i *rik.Instance, d *nodev1.StreamData) error {
-	if d.GetError() == "" {
+func (h *Hold) answer(i *rik.Instance, end *nodev1.SessionEnd) error {
+	if end.GetError() == "" {
 		return nil
 	}
-	switch d.GetProblem() {
+	switch end.GetProblem() {
 	case nodev1.Problem_PROBLEM_NOT_RUNNING:
-		return conflict(i.Name, "it does not run: "+d.GetError())
+		return conflict(i.Name, "it does not run: "+end.GetError())
 	case nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE:
 		return conflict(i.Name, fmt.Sprintf("node %q does not have it yet, or not any more; try again", i.Spec.NodeName))
 	case nodev1.Problem_PROBLEM_UNSUPPORTED:
-		return apierrors.NewBadRequest(fmt.Sprintf("node %q cannot hold instance %q: %s", i.Spec.NodeName, i.Name, d.GetError()))
+		return apierrors.NewBadRequest(fmt.Sprintf("node %q cannot hold instance %q: %s", i.Spec.NodeName, i.Name, end.GetError()))
 	case nodev1.Problem_PROBLEM_LOST:
-		return conflict(i.Name, d.GetError())
+		return conflict(i.Name, end.GetError())
 	default:
-		return apierrors.NewInternalError(fmt.Errorf("node %q: %s", i.Spec.NodeName, d.GetError()))
+		return apierrors.NewInternalError(fmt.Errorf("node %q: %s", i.Spec.NodeName, end.GetError()))
 	}
 }
 

@@ -35,7 +35,7 @@ func post(t *testing.T, url string) (int, string) {
 
 func TestHold(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "n1", func(*registrytest.FarEnd, *nodev1.OpenStream) *nodev1.StreamData { return &nodev1.StreamData{} })
+	s := serve(t, "n1", func(*registrytest.FarEnd, *nodev1.OpenSession) *nodev1.SessionEnd { return &nodev1.SessionEnd{} })
 	for path, want := range map[string]*nodev1.HoldSession{
 		"suspend":              {Suspended: true},
 		"suspend?toDisk=false": {Suspended: true},
@@ -61,21 +61,21 @@ func TestHoldRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		node string
-		says *nodev1.StreamData // nil: the node disconnects without an answer
+		says *nodev1.SessionEnd // nil: the node disconnects without an answer
 		code int
 		text string
 	}{
 		"not bound":     {"", nil, http.StatusConflict, "no node has it yet"},
 		"not connected": {"n2", nil, http.StatusServiceUnavailable, "is not connected"},
-		"not running":   {"n1", &nodev1.StreamData{Error: "instance is not running", Problem: nodev1.Problem_PROBLEM_NOT_RUNNING}, http.StatusConflict, "it does not run"},
-		"unknown":       {"n1", &nodev1.StreamData{Error: "no such instance", Problem: nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE}, http.StatusConflict, "does not have it yet"},
-		"unsupported":   {"n1", &nodev1.StreamData{Error: "no freezer", Problem: nodev1.Problem_PROBLEM_UNSUPPORTED}, http.StatusBadRequest, "cannot hold"},
-		"lost":          {"n1", &nodev1.StreamData{Error: "it is made anew", Problem: nodev1.Problem_PROBLEM_LOST}, http.StatusConflict, "it is made anew"},
-		"anything else": {"n1", &nodev1.StreamData{Error: "the VMM burns"}, http.StatusInternalServerError, "the VMM burns"},
+		"not running":   {"n1", &nodev1.SessionEnd{Error: "instance is not running", Problem: nodev1.Problem_PROBLEM_NOT_RUNNING}, http.StatusConflict, "it does not run"},
+		"unknown":       {"n1", &nodev1.SessionEnd{Error: "no such instance", Problem: nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE}, http.StatusConflict, "does not have it yet"},
+		"unsupported":   {"n1", &nodev1.SessionEnd{Error: "no freezer", Problem: nodev1.Problem_PROBLEM_UNSUPPORTED}, http.StatusBadRequest, "cannot hold"},
+		"lost":          {"n1", &nodev1.SessionEnd{Error: "it is made anew", Problem: nodev1.Problem_PROBLEM_LOST}, http.StatusConflict, "it is made anew"},
+		"anything else": {"n1", &nodev1.SessionEnd{Error: "the VMM burns"}, http.StatusInternalServerError, "the VMM burns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, tc.node, func(*registrytest.FarEnd, *nodev1.OpenStream) *nodev1.StreamData { return tc.says })
+			s := serve(t, tc.node, func(*registrytest.FarEnd, *nodev1.OpenSession) *nodev1.SessionEnd { return tc.says })
 			code, body := post(t, s.url+"/"+s.name+"/suspend")
 			if code != tc.code || !strings.Contains(body, tc.text) {
 				t.Errorf("suspend = %d %s, want %d with %q", code, body, tc.code, tc.text)
@@ -91,7 +91,7 @@ func TestHoldOfNoMore(t *testing.T) {
 	for _, phase := range []rikv1alpha1.InstancePhase{rikv1alpha1.InstanceCompleted, rikv1alpha1.InstanceFailed} {
 		t.Run(string(phase), func(t *testing.T) {
 			t.Parallel()
-			node := &registrytest.Node{Opened: make(chan *nodev1.OpenStream, 1)}
+			node := &registrytest.Node{Opened: make(chan *nodev1.OpenSession, 1)}
 			f := setup(t, registry.Config{Sessions: node, Authorizer: registrytest.Allow("ann", "create")})
 			i := f.create(t, of("web"))
 			bound, err := f.direct.Get(t.Context(), "team", i.Name)
@@ -111,7 +111,7 @@ func TestHoldOfNoMore(t *testing.T) {
 	}
 	t.Run("deleted", func(t *testing.T) {
 		t.Parallel()
-		node := &registrytest.Node{Opened: make(chan *nodev1.OpenStream, 1)}
+		node := &registrytest.Node{Opened: make(chan *nodev1.OpenSession, 1)}
 		f := setup(t, registry.Config{Sessions: node})
 		i := f.create(t, of("web"))
 		bound, err := f.direct.Get(t.Context(), "team", i.Name)

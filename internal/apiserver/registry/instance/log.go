@@ -54,8 +54,8 @@ func (l *Log) Connect(ctx context.Context, name string, options runtime.Object, 
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		session, err := l.opener.open(ctx, name, o.Container, func(s *nodev1.OpenStream) {
-			s.Session = &nodev1.OpenStream_Log{Log: &nodev1.LogSession{
+		session, err := l.opener.open(ctx, name, o.Container, func(s *nodev1.OpenSession) {
+			s.Kind = &nodev1.OpenSession_Log{Log: &nodev1.LogSession{
 				Follow: o.Follow, Previous: o.Previous, TailLines: o.TailLines, SinceSeconds: o.SinceSeconds, Timestamps: o.Timestamps,
 			}}
 		})
@@ -91,7 +91,6 @@ func validateLog(o *rik.InstanceLogOptions) field.ErrorList {
 // status. After it the connection is cut, so that the client does not treat a partial log as
 // complete.
 func copyLog(w http.ResponseWriter, session Session, responder rest.Responder) {
-	credit := consumed{session: session}
 	started := false
 	start := func() {
 		if !started {
@@ -103,19 +102,18 @@ func copyLog(w http.ResponseWriter, session Session, responder rest.Responder) {
 		}
 	}
 	for {
-		d, err := session.Recv()
-		if len(d.GetData()) > 0 {
+		message, err := session.Recv()
+		if data := message.GetOutput().GetData(); len(data) > 0 {
 			start()
-			if _, err := w.Write(d.GetData()); err != nil {
+			if _, err := w.Write(data); err != nil {
 				return // the client has disconnected
 			}
 			flush(w)
-			credit.add(len(d.GetData()))
 		}
-		if err == nil && !d.GetClosed() {
+		if err == nil && message.GetEnd() == nil {
 			continue
 		}
-		if err := ended(d, err); err == nil {
+		if err := result(message.GetEnd(), err); err == nil {
 			start()
 		} else if !started {
 			responder.Error(apierrors.NewBadRequest(err.Error()))

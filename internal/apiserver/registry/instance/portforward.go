@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -76,8 +77,8 @@ func wantedPort(req *http.Request) (int32, error) {
 func (p *PortForward) serve(ctx context.Context, w http.ResponseWriter, req *http.Request, name string, port int32, responder rest.Responder) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	session, err := p.opener.open(ctx, name, "", func(s *nodev1.OpenStream) {
-		s.Session = &nodev1.OpenStream_Port{Port: &nodev1.PortSession{Port: port}}
+	session, err := p.opener.open(ctx, name, "", func(s *nodev1.OpenSession) {
+		s.Kind = &nodev1.OpenSession_Port{Port: &nodev1.PortSession{Port: port}}
 	})
 	if err != nil {
 		responder.Error(err)
@@ -87,7 +88,7 @@ func (p *PortForward) serve(ctx context.Context, w http.ResponseWriter, req *htt
 	upgrader := websocket.Upgrader{
 		Subprotocols: []string{portstream.Protocol},
 		// The default would split the client's data into small pieces.
-		ReadBufferSize: chunkBytes, WriteBufferSize: chunkBytes,
+		ReadBufferSize: nodev1.Piece, WriteBufferSize: nodev1.Piece,
 	}
 	ws, err := upgrader.Upgrade(w, req, nil)
 	if err != nil {
@@ -96,61 +97,36 @@ func (p *PortForward) serve(ctx context.Context, w http.ResponseWriter, req *htt
 	joinPort(portstream.New(ws), session)
 }
 
-// oneSender allows both directions of a session to send.
-type oneSender struct {
-	Session
-
-	mu sync.Mutex
-}
-
-// Send implements Session.
-func (s *oneSender) Send(d *nodev1.StreamData) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.Session.Send(d)
-}
-
 // joinPort copies in both directions until the node ends the session or the client disconnects.
 // It returns when all its goroutines have ended.
 func joinPort(client *portstream.Stream, session Session) {
-	node := &oneSender{Session: session}
-	credit := newAllowance(InitialCredit)
 	var upward sync.WaitGroup
 	upward.Go(func() {
 		// After the client has disconnected, further data of the node has no receiver.
-		defer node.Close()
-		toNode(client, node, credit)
+		defer session.Close()
+		toNode(client, session)
 	})
-	if err := toClient(client, node, credit); err != nil {
+	if err := toClient(client, session); err != nil {
 		client.Fail(err)
 	} else {
 		client.Finish()
 	}
-	credit.close()
 	upward.Wait()
 	_ = client.Close()
 }
 
-// toNode sends the client's data, no faster than the node accepts it. It returns when the
-// client has disconnected, and drops data after the end of the session.
-func toNode(client *portstream.Stream, node Session, credit *allowance) {
-	buffer := make([]byte, chunkBytes)
+// toNode sends the client's data, no faster than the node reads it. It returns when the client
+// has disconnected, and drops data after the end of the session.
+func toNode(client *portstream.Stream, session Session) {
+	buffer := make([]byte, nodev1.Piece)
 	for {
 		n, err := client.Read(buffer)
-		for sent := 0; sent < n; {
-			room := credit.take(n - sent)
-			if room == 0 {
-				_ = client.Wait()
-				return
-			}
-			piece := append([]byte(nil), buffer[sent:sent+room]...)
-			if node.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, Data: piece}) != nil {
-				break // the node's last message is on its way to the client
-			}
-			sent += room
+		if n > 0 && session.Send(nodev1.NewInput(bytes.Clone(buffer[:n]))) != nil {
+			_ = client.Wait() // the node's last message is on its way to the client
+			return
 		}
 		if errors.Is(err, io.EOF) {
-			_ = node.Send(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDIN, EndOfInput: true})
+			_ = session.Send(nodev1.NewEndOfInput())
 			_ = client.Wait()
 			return
 		}
@@ -162,24 +138,19 @@ func toNode(client *portstream.Stream, node Session, credit *allowance) {
 
 // toClient writes the instance's data until the session ends. It returns the error to report to
 // the client.
-func toClient(client *portstream.Stream, node Session, credit *allowance) error {
-	consumed := consumed{session: node}
+func toClient(client *portstream.Stream, session Session) error {
 	for {
-		d, err := node.Recv()
-		if d.GetCredit() > 0 {
-			credit.add(d.GetCredit())
-		}
-		if len(d.GetData()) > 0 {
-			if _, err := client.Write(d.GetData()); err != nil {
+		message, err := session.Recv()
+		if data := message.GetOutput().GetData(); len(data) > 0 {
+			if _, err := client.Write(data); err != nil {
 				return nil //nolint:nilerr // it is gone, and there is nobody to tell
 			}
-			consumed.add(len(d.GetData()))
 		}
-		if d.GetEndOfInput() {
+		if message.GetEndOfOutput() {
 			_ = client.CloseWrite() // the session of a disconnected client ends elsewhere
 		}
-		if err != nil || d.GetClosed() {
-			return ended(d, err)
+		if err != nil || message.GetEnd() != nil {
+			return result(message.GetEnd(), err)
 		}
 	}
 }

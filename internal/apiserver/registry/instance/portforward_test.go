@@ -13,7 +13,6 @@ import (
 
 	"github.com/gorilla/websocket"
 
-	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/rpc/portstream"
@@ -33,55 +32,39 @@ func (s *sessions) port(t *testing.T, user, port string) (*portstream.Stream, *h
 	return stream, answer, nil
 }
 
-// echo is a node whose port returns all data that it receives, as credit allows. Like a real
-// node, it never blocks the client from sending.
-func echo(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
-	// Credit bounds the data in flight. In the worst case each piece is one byte.
-	arrived := make(chan *nodev1.StreamData, 4*instance.InitialCredit)
-	go func() {
-		defer close(arrived)
-		for d := s.Read(); d != nil; d = s.Read() {
-			arrived <- d
-		}
-	}()
-	credit, pending, over := int64(instance.InitialCredit), []byte(nil), false
+// echo is a node whose port returns all data that it receives.
+func echo(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 	for {
-		n := min(credit, int64(len(pending)))
-		if n > 0 {
-			s.Print(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDOUT, Data: bytes.Clone(pending[:n]), Credit: n})
-			credit, pending = credit-n, pending[n:]
-			continue
-		}
-		if over && len(pending) == 0 {
-			s.Print(&nodev1.StreamData{EndOfInput: true})
-			return &nodev1.StreamData{}
-		}
-		d := <-arrived
+		d := s.Read()
 		if d == nil {
 			return nil
 		}
-		credit += d.GetCredit()
-		pending = append(pending, d.GetData()...)
-		over = over || d.GetEndOfInput()
+		if len(d.GetData()) > 0 {
+			s.Print(nodev1.NewOutput(nodev1.Channel_CHANNEL_STDOUT, d.GetData()))
+		}
+		if d.GetEndOfInput() {
+			s.Print(nodev1.NewEndOfOutput())
+			return &nodev1.SessionEnd{}
+		}
 	}
 }
 
 func TestPortForward(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "n1", func(s *registrytest.FarEnd, open *nodev1.OpenStream) *nodev1.StreamData {
+	s := serve(t, "n1", func(s *registrytest.FarEnd, open *nodev1.OpenSession) *nodev1.SessionEnd {
 		if open.GetPort().GetPort() != 80 {
-			return &nodev1.StreamData{Error: "connection refused"}
+			return &nodev1.SessionEnd{Error: "connection refused"}
 		}
 		d := s.Read()
 		s.Out("you said " + string(d.GetData()))
-		s.Print(&nodev1.StreamData{EndOfInput: true})
+		s.Print(nodev1.NewEndOfOutput())
 		if d = s.Read(); string(d.GetData()) != "more" {
-			return &nodev1.StreamData{Error: "after its own end the instance heard " + d.String()}
+			return &nodev1.SessionEnd{Error: "after its own end the instance heard " + d.String()}
 		}
 		if d = s.Read(); !d.GetEndOfInput() {
-			return &nodev1.StreamData{Error: "at the client's end the instance heard " + d.String()}
+			return &nodev1.SessionEnd{Error: "at the client's end the instance heard " + d.String()}
 		}
-		return &nodev1.StreamData{}
+		return &nodev1.SessionEnd{}
 	})
 	client, _, err := s.port(t, "ann", "80")
 	if err != nil {
@@ -138,7 +121,7 @@ func TestPortForwardMuch(t *testing.T) {
 func TestPortForwardOfOneThatLeaves(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
-	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 		s.Out("here")
 		<-s.Gone()
 		close(gone)

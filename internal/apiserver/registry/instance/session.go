@@ -18,32 +18,33 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// InitialCredit is the number of bytes that either side of a session may send before it
-// receives credit. The node protocol defines it.
-const InitialCredit = 256 << 10
-
 // ErrNotConnected is returned by Open while a node has no connection.
 var ErrNotConnected = errors.New("the node is not connected")
+
+// ErrNotOpened is returned by Open when a connected node does not open the session in time.
+var ErrNotOpened = errors.New("the node did not open the session")
 
 // ErrBusy is returned by Open when no further session may be opened on a node now.
 var ErrBusy = errors.New("the node has no room for a session")
 
 // Sessions open streams to instances over the nodes' connections to the controller.
 type Sessions interface {
-	// Open opens a session on a node. The implementation sets the stream's number, here and in
-	// every message. The error is ErrNotConnected if the node has no connection, and ErrBusy if
-	// it may not have further sessions. The session ends with ctx.
-	Open(ctx context.Context, node string, open *nodev1.OpenStream) (Session, error)
+	// Open opens a session on a node and returns when the node has accepted it. The implementation
+	// sets the number and the secret. The error is ErrNotConnected if the node has no connection
+	// or loses it meanwhile, ErrNotOpened if the node does not answer, and ErrBusy if it may not
+	// have further sessions. The session ends with ctx.
+	Open(ctx context.Context, node string, open *nodev1.OpenSession) (Session, error)
 }
 
-// Session is one stream. Send, Recv and Close may be called concurrently with each other, but
-// Send and Recv only by one goroutine each.
+// Session is one stream. Send, Recv and Close may be called concurrently with each other, and
+// Recv by one goroutine at a time.
 type Session interface {
-	Send(data *nodev1.StreamData) error
+	// Send sends a message to the node. It blocks while the node does not read.
+	Send(input *nodev1.SessionInput) error
 	// Recv returns the node's next message. It returns io.EOF or another error if none follows,
-	// at the latest after a message with closed set, after Close, or when the node's connection
-	// is lost.
-	Recv() (*nodev1.StreamData, error)
+	// at the latest after a SessionEnd, after Close, or when the node's connection is lost. While
+	// it is not called, the node stops.
+	Recv() (*nodev1.SessionOutput, error)
 	// Close ends the session. The node is informed unless it ended the session itself.
 	Close()
 }
@@ -55,7 +56,7 @@ type opener struct {
 	sessions  Sessions
 }
 
-func (o opener) open(ctx context.Context, name, container string, kind func(*nodev1.OpenStream)) (Session, error) {
+func (o opener) open(ctx context.Context, name, container string, kind func(*nodev1.OpenSession)) (Session, error) {
 	i, err := o.placed(ctx, name)
 	if err != nil {
 		return nil, err
@@ -82,15 +83,19 @@ func (o opener) placed(ctx context.Context, name string) (*rik.Instance, error) 
 	return i, nil
 }
 
-func (o opener) openOn(ctx context.Context, i *rik.Instance, container string, kind func(*nodev1.OpenStream)) (Session, error) {
+func (o opener) openOn(ctx context.Context, i *rik.Instance, container string, kind func(*nodev1.OpenSession)) (Session, error) {
 	if o.sessions == nil {
 		return nil, apierrors.NewServiceUnavailable("this server has no connections to nodes")
 	}
-	open := &nodev1.OpenStream{Uid: string(i.UID), Container: container}
+	open := &nodev1.OpenSession{Uid: string(i.UID), Container: container}
 	kind(open)
 	s, err := o.sessions.Open(ctx, i.Spec.NodeName, open)
 	if errors.Is(err, ErrNotConnected) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("node %q of instance %q is not connected; try again when `rikctl get nodes` shows it Ready", i.Spec.NodeName, i.Name))
+	}
+	if errors.Is(err, ErrNotOpened) {
+		return nil, apierrors.NewGenericServerResponse(http.StatusGatewayTimeout, "connect", rik.Resource("instances"), i.Name,
+			fmt.Sprintf("node %q of instance %q: %v; try again, and see the log of the riklet on that node", i.Spec.NodeName, i.Name, err), 0, true)
 	}
 	if errors.Is(err, ErrBusy) {
 		return nil, apierrors.NewTooManyRequests(err.Error(), 0)
@@ -132,35 +137,16 @@ func (o opener) container(ctx context.Context, i *rik.Instance, name string) (st
 	return name, nil
 }
 
-// consumed grants the node credit for data that was read. It does not do so for every piece,
-// but for every quarter of the initial credit.
-type consumed struct {
-	session Session
-	bytes   int64
-}
-
-// add returns no error. A node that has sent its last message accepts no more messages, and its
-// earlier data must still be read. Recv reports a lost node.
-func (c *consumed) add(n int) {
-	c.bytes += int64(n)
-	if c.bytes < InitialCredit/4 {
-		return
-	}
-	more := c.bytes
-	c.bytes = 0
-	_ = c.session.Send(&nodev1.StreamData{Credit: more})
-}
-
-// ended converts the end of a session to an error. It returns nil for a successful end.
-func ended(d *nodev1.StreamData, err error) error {
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			return errors.New("the connection to the node was lost")
-		}
+// result returns the error of a session that has ended: the one of Recv, or the node's. It is nil
+// for a successful end.
+func result(end *nodev1.SessionEnd, err error) error {
+	switch {
+	case errors.Is(err, io.EOF):
+		return errors.New("the connection to the node was lost")
+	case err != nil:
 		return err
-	}
-	if d.GetError() != "" {
-		return errors.New(d.GetError())
+	case end.GetError() != "":
+		return errors.New(end.GetError())
 	}
 	return nil
 }

@@ -30,7 +30,6 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/registry"
-	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/apiserver/registry/registrytest"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -68,9 +67,9 @@ func (j *journal) has(in *[]string, message string) bool {
 	return slices.Contains(*in, message)
 }
 
-func serve(t *testing.T, bound string, script func(*registrytest.FarEnd, *nodev1.OpenStream) *nodev1.StreamData) *sessions {
+func serve(t *testing.T, bound string, script func(*registrytest.FarEnd, *nodev1.OpenSession) *nodev1.SessionEnd) *sessions {
 	t.Helper()
-	n := &registrytest.Node{Script: script, Opened: make(chan *nodev1.OpenStream, 8)}
+	n := &registrytest.Node{Script: script, Opened: make(chan *nodev1.OpenSession, 8)}
 	f := setup(t, registry.Config{Sessions: n, Authorizer: registrytest.Allow("ann", "create")})
 	i := f.create(t, of("web"))
 	if bound != "" {
@@ -148,10 +147,11 @@ func get(t *testing.T, url string) (int, string, error) {
 
 func TestLog(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 		s.Out("one\n")
 		s.Out("two\n")
-		return &nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDOUT, Data: []byte("three\n")}
+		s.Out("three\n")
+		return &nodev1.SessionEnd{}
 	})
 	code, body, err := get(t, s.url+"/"+s.name+"/log?container=side&previous=true&tailLines=5&sinceSeconds=60&timestamps=true")
 	if code != http.StatusOK || body != "one\ntwo\nthree\n" || err != nil {
@@ -166,8 +166,8 @@ func TestLog(t *testing.T) {
 
 func TestLogRefuses(t *testing.T) {
 	t.Parallel()
-	fails := func(*registrytest.FarEnd, *nodev1.OpenStream) *nodev1.StreamData {
-		return &nodev1.StreamData{Error: "the container has no previous run"}
+	fails := func(*registrytest.FarEnd, *nodev1.OpenSession) *nodev1.SessionEnd {
+		return &nodev1.SessionEnd{Error: "the container has no previous run"}
 	}
 	for name, tc := range map[string]struct {
 		bound, query string
@@ -176,6 +176,7 @@ func TestLogRefuses(t *testing.T) {
 	}{
 		"not bound":         {"", "", 409, "no node has it yet"},
 		"not connected":     {"n2", "", 503, `node \"n2\" of instance`},
+		"not opened":        {"mute", "", 504, `node \"mute\" of instance`},
 		"unknown container": {"n1", "?container=x", 400, "it has: main, side"},
 		"bad number":        {"n1", "?tailLines=-1", 422, "tailLines"},
 		"bad seconds":       {"n1", "?sinceSeconds=0", 422, "sinceSeconds"},
@@ -202,9 +203,9 @@ func TestLogRefuses(t *testing.T) {
 // complete.
 func TestLogCutShort(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 		s.Out("half")
-		return &nodev1.StreamData{Error: "disk failed"}
+		return &nodev1.SessionEnd{Error: "disk failed"}
 	})
 	if _, body, err := get(t, s.url+"/"+s.name+"/log"); err == nil {
 		t.Errorf("log = %q without an error", body)
@@ -215,7 +216,7 @@ func TestLogCutShort(t *testing.T) {
 func TestLogFollowEndsWithTheClient(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
-	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 		s.Out("first\n")
 		<-s.Gone()
 		close(gone)
@@ -237,38 +238,29 @@ func TestLogFollowEndsWithTheClient(t *testing.T) {
 	await(t, gone, "the session to end")
 }
 
-// TestLogCredit reads more than the initial credit. Without further credit the node would stop.
-func TestLogCredit(t *testing.T) {
+// TestLogOfMuch: all of a long log arrives.
+func TestLogOfMuch(t *testing.T) {
 	t.Parallel()
 	const pieces, size = 64, 16 << 10
-	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
-		room := int64(instance.InitialCredit)
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 		for range pieces {
-			for room < size {
-				d := s.Read()
-				if d == nil {
-					return nil
-				}
-				room += d.GetCredit()
-			}
 			s.Out(strings.Repeat("x", size))
-			room -= size
 		}
-		return &nodev1.StreamData{}
+		return &nodev1.SessionEnd{}
 	})
 	if _, body, err := get(t, s.url+"/"+s.name+"/log"); len(body) != pieces*size || err != nil {
 		t.Errorf("log has %d bytes, %v, want %d", len(body), err, pieces*size)
 	}
 }
 
-// leaveEarly sends its last message while the client has not read most of the output. Credit
-// for that output can no longer be sent.
-func leaveEarly(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+// leaveEarly sends its last message while the client has not read most of the output. Messages of
+// the client no longer reach it.
+func leaveEarly(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 	s.Leave()
 	for range 8 {
 		s.Out(strings.Repeat("x", 16<<10))
 	}
-	return &nodev1.StreamData{}
+	return &nodev1.SessionEnd{}
 }
 
 func TestLogOfNodeThatIsDone(t *testing.T) {
@@ -335,12 +327,12 @@ func forEachProtocol(t *testing.T, test func(*testing.T, string)) {
 	}
 }
 
-// TestExecEcho sends more input than the initial credit, and ends it. It receives the input on
+// TestExecEcho sends more input than one side of a session holds, and ends it. It receives the input on
 // both outputs, with an exit code.
 func TestExecEcho(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
-		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 			total := 0
 			for {
 				d := s.Read()
@@ -348,19 +340,16 @@ func TestExecEcho(t *testing.T) {
 					return nil
 				}
 				total += len(d.GetData())
-				if n := len(d.GetData()); n > 0 {
-					s.Print(&nodev1.StreamData{Credit: int64(n)})
-				}
 				if d.GetEndOfInput() {
 					break
 				}
 			}
 			s.Out(fmt.Sprintf("got %d\n", total))
-			s.Print(&nodev1.StreamData{Channel: nodev1.Channel_CHANNEL_STDERR, Data: []byte("oops\n")})
-			return &nodev1.StreamData{ExitCode: 42}
+			s.Print(nodev1.NewOutput(nodev1.Channel_CHANNEL_STDERR, []byte("oops\n")))
+			return &nodev1.SessionEnd{ExitCode: 42}
 		})
 		var out, errOut bytes.Buffer
-		input := strings.Repeat("i", 3*instance.InitialCredit)
+		input := strings.Repeat("i", 3*nodev1.Window)
 		err := s.execute(t, protocol, url.Values{"command": {"wc", "-c"}, "stdin": {"true"}, "stdout": {"true"}, "stderr": {"true"}},
 			remotecommand.StreamOptions{Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errOut})
 		var exit exec.CodeExitError
@@ -381,9 +370,9 @@ func TestExecEcho(t *testing.T) {
 // logged as an error.
 func TestExecEndsQuietly(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+	s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 		s.Out("done")
-		return &nodev1.StreamData{}
+		return &nodev1.SessionEnd{}
 	})
 	config, err := websocket.NewConfig(strings.Replace(s.url, "http", "ws", 1)+"/"+s.name+"/exec?command=x&stdout=true", s.url)
 	if err != nil {
@@ -414,9 +403,9 @@ func TestExecEndsQuietly(t *testing.T) {
 func TestExecOutputOnly(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
-		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 			s.Out(strings.Repeat("o", 100<<10))
-			return &nodev1.StreamData{}
+			return &nodev1.SessionEnd{}
 		})
 		var out bytes.Buffer
 		err := s.execute(t, protocol, url.Values{"command": {"x"}, "stdout": {"true"}}, remotecommand.StreamOptions{Stdout: &out})
@@ -437,15 +426,15 @@ func (s *sizes) Next() (size *remotecommand.TerminalSize) {
 func TestExecTerminal(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
-		s := serve(t, "n1", func(s *registrytest.FarEnd, open *nodev1.OpenStream) *nodev1.StreamData {
+		s := serve(t, "n1", func(s *registrytest.FarEnd, open *nodev1.OpenSession) *nodev1.SessionEnd {
 			for {
 				d := s.Read()
 				if d == nil {
 					return nil
 				}
-				if d.GetWidth() > 0 {
-					s.Out(fmt.Sprintf("%v %dx%d", open.GetExec().GetTty(), d.GetWidth(), d.GetHeight()))
-					return &nodev1.StreamData{}
+				if size := d.GetSize(); size != nil {
+					s.Out(fmt.Sprintf("%v %dx%d", open.GetExec().GetTty(), size.GetWidth(), size.GetHeight()))
+					return &nodev1.SessionEnd{}
 				}
 			}
 		})
@@ -461,8 +450,8 @@ func TestExecTerminal(t *testing.T) {
 func TestExecNodeRefuses(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
-		s := serve(t, "n1", func(*registrytest.FarEnd, *nodev1.OpenStream) *nodev1.StreamData {
-			return &nodev1.StreamData{Error: "no such program: nope"}
+		s := serve(t, "n1", func(*registrytest.FarEnd, *nodev1.OpenSession) *nodev1.SessionEnd {
+			return &nodev1.SessionEnd{Error: "no such program: nope"}
 		})
 		var out bytes.Buffer
 		err := s.execute(t, protocol, url.Values{"command": {"nope"}, "stdout": {"true"}}, remotecommand.StreamOptions{Stdout: &out})
@@ -522,7 +511,7 @@ func TestExecEndsWithTheClient(t *testing.T) {
 	t.Parallel()
 	forEachProtocol(t, func(t *testing.T, protocol string) {
 		gone := make(chan struct{})
-		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenStream) *nodev1.StreamData {
+		s := serve(t, "n1", func(s *registrytest.FarEnd, _ *nodev1.OpenSession) *nodev1.SessionEnd {
 			s.Out("up")
 			for s.Read() != nil {
 				// Input may end first, which a command may ignore.
@@ -553,7 +542,7 @@ func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestExecRefuses(t *testing.T) {
 	t.Parallel()
-	s := serve(t, "n1", func(*registrytest.FarEnd, *nodev1.OpenStream) *nodev1.StreamData { return &nodev1.StreamData{} })
+	s := serve(t, "n1", func(*registrytest.FarEnd, *nodev1.OpenSession) *nodev1.SessionEnd { return &nodev1.SessionEnd{} })
 	for name, tc := range map[string]struct {
 		query, user string
 		code        int
