@@ -1,7 +1,8 @@
-// Package v1alpha1 holds the objects by which a kcp negotiates the types that it
-// serves: what each cluster offers, and what all of them can agree on.
+// Package v1alpha1 has the objects with which a kcp negotiates the types that it serves: the
+// types of each cluster, and the schemas on which the clusters agree.
 //
-// It holds types and names. The types are served as CRDs, which lie in config.
+// It contains types and names. The types are served as CRDs. The CRDs are in the directory
+// config.
 //
 // +k8s:deepcopy-gen=package
 // +groupName=apiresource.kcp.dev

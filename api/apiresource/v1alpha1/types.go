@@ -13,10 +13,10 @@ type CommonAPIResourceSpec struct {
 	GroupVersion GroupVersion `json:"groupVersion"`
 	// +kubebuilder:validation:Enum=Cluster;Namespaced
 	Scope apiextensionsv1.ResourceScope `json:"scope"`
-	// Names as discovery gives them.
+	// Names are the names of the type in discovery.
 	Names apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
-	// OpenAPIV3Schema is the structural schema of the type, as in a CRD. It has one owner
-	// as a whole.
+	// OpenAPIV3Schema is the structural schema of the type, as in a CRD. Server-side apply treats
+	// it as one field.
 	//
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -33,7 +33,7 @@ type CommonAPIResourceSpec struct {
 	ColumnDefinitions []ColumnDefinition `json:"columnDefinitions,omitempty"`
 }
 
-// GroupVersion of a type; the group of the first types is empty.
+// GroupVersion is the API group and version of a type. The core group is empty.
 type GroupVersion struct {
 	// +optional
 	Group string `json:"group,omitempty"`
@@ -41,11 +41,11 @@ type GroupVersion struct {
 	Version string `json:"version"`
 }
 
-// SubResource of a type: status or scale.
+// SubResource is a subresource of a type: status or scale.
 type SubResource struct {
 	// +kubebuilder:validation:Enum=status;scale
 	Name string `json:"name"`
-	// Scale is how its numbers are found; only of scale.
+	// Scale has the paths of the replica fields. Only the subresource scale has it.
 	//
 	// +optional
 	Scale *apiextensionsv1.CustomResourceSubresourceScale `json:"scale,omitempty"`
@@ -70,7 +70,7 @@ type ColumnDefinition struct {
 	JSONPath string `json:"jsonPath"`
 }
 
-// SchemaUpdateStrategy says when an import may narrow what was negotiated.
+// SchemaUpdateStrategy is when an import may narrow the negotiated schema.
 //
 // +kubebuilder:validation:Enum=UpdateNever;UpdateUnpublished;UpdatePublished
 type SchemaUpdateStrategy string
@@ -82,8 +82,8 @@ const (
 	UpdatePublished   SchemaUpdateStrategy = "UpdatePublished"
 )
 
-// APIResourceImport is one version of one type as one cluster offers it. Its name is
-// PLURAL.CLUSTER.VERSION.GROUP, with core for the group of the first types.
+// APIResourceImport is one version of one type in one cluster. Its name is
+// PLURAL.CLUSTER.VERSION.GROUP, with core for the core group.
 //
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 // +kubebuilder:object:root=true
@@ -104,7 +104,7 @@ type APIResourceImport struct {
 	Status APIResourceImportStatus `json:"status,omitempty"`
 }
 
-// APIResourceImportSpec is what a cluster offers.
+// APIResourceImportSpec describes the type in the cluster.
 type APIResourceImportSpec struct {
 	CommonAPIResourceSpec `json:",inline"`
 	// +optional
@@ -116,16 +116,16 @@ type APIResourceImportSpec struct {
 	Location string `json:"location"`
 }
 
-// APIResourceImportStatus is what negotiation made of an import.
+// APIResourceImportStatus is the result of the negotiation for an import.
 type APIResourceImportStatus struct {
-	// Conditions: Compatible and Available.
+	// Conditions are Compatible and Available.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// Obstacles say where the import differs from what was negotiated so that it is not
-	// compatible, and Dropped what was left out of the negotiated schema because of it.
+	// Obstacles are the places that make the import incompatible with the negotiated schema.
+	// Dropped are the fields that the negotiated schema lacks because of this import.
 	//
 	// +optional
 	// +listType=atomic
@@ -137,18 +137,20 @@ type APIResourceImportStatus struct {
 	Dropped []Obstacle `json:"dropped,omitempty"`
 }
 
-// Obstacle is one place where two schemas cannot agree.
+// Obstacle is one place where two schemas do not agree.
 type Obstacle struct {
-	// Path of the field, as in .spec.template.spec.containers[*].name; "." is the object.
+	// Path is the path of the field, such as .spec.template.spec.containers[*].name. The path "."
+	// is the object.
 	Path string `json:"path"`
-	// Reason in words.
+	// Reason is a description of the difference.
 	Reason string `json:"reason"`
-	// Locations are the clusters that stand in the way; empty: what is served.
+	// Locations are the clusters whose schemas cause the obstacle. An empty list means the schema
+	// that the kcp serves.
 	//
 	// +optional
 	// +listType=atomic
 	Locations []string `json:"locations,omitempty"`
-	// CounterExample is a document, as JSON, that one accepts and the other does not.
+	// CounterExample is a document in JSON that one schema accepts and the other does not.
 	//
 	// +optional
 	CounterExample string `json:"counterExample,omitempty"`
@@ -160,8 +162,8 @@ const (
 	ConditionAvailable  = "Available"
 )
 
-// NegotiatedAPIResource is what the clusters agreed on for one version of one type.
-// Its name is PLURAL.VERSION.GROUP, with core for the group of the first types.
+// NegotiatedAPIResource is the schema on which the clusters agree for one version of one type.
+// Its name is PLURAL.VERSION.GROUP, with core for the core group.
 //
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 // +kubebuilder:object:root=true
@@ -181,19 +183,20 @@ type NegotiatedAPIResource struct {
 	Status NegotiatedAPIResourceStatus `json:"status,omitempty"`
 }
 
-// NegotiatedAPIResourceSpec is what was agreed on, and whether it is to be served.
+// NegotiatedAPIResourceSpec is the schema on which the clusters agree, and whether the kcp serves
+// it.
 type NegotiatedAPIResourceSpec struct {
 	CommonAPIResourceSpec `json:",inline"`
-	// Publish serves the type as a CRD.
+	// Publish makes the kcp serve the type as a CRD.
 	//
 	// +optional
 	Publish bool `json:"publish,omitempty"`
 }
 
-// NegotiatedAPIResourceStatus says how far publishing has come.
+// NegotiatedAPIResourceStatus is the state of the publication.
 type NegotiatedAPIResourceStatus struct {
-	// Conditions: Submitted, Published, Enforced, and InUse while a type that no
-	// cluster offers any more is kept for the objects that are stored.
+	// Conditions are Submitted, Published, Enforced and InUse. InUse is True while a type that no
+	// cluster offers any more is kept for its stored objects.
 	//
 	// +optional
 	// +listType=map
@@ -222,46 +225,46 @@ const (
 	ReasonNotServable        = "NotServable"
 )
 
-// APIVersionAnnotation on imports and negotiated resources is the type's group/version,
-// for people.
+// APIVersionAnnotation on imports and negotiated resources is the type's group/version, for users
+// to read.
 const APIVersionAnnotation = "apiresource.kcp.dev/apiVersion"
 
-// VersionsAnnotation on imports names the versions of the type that the cluster serves and
-// that are not imported, one on each line, with the reason: a kcp converts nothing.
+// VersionsAnnotation on imports lists the versions that the cluster serves and that are not
+// imported, because a kcp does not convert objects. Each line has a version and the reason.
 const VersionsAnnotation = "apiresource.kcp.dev/versions-not-imported"
 
-// What negotiation notes down on negotiated resources and CRDs.
+// Annotations and the finalizer that negotiation sets on negotiated resources and CRDs.
 const (
-	// AgreedByAnnotation lists, with commas, the clusters whose imports the schema is
-	// good for. When one of them has left, the rest is negotiated anew.
+	// AgreedByAnnotation lists the clusters with whose imports the schema is compatible. Commas
+	// separate them. When one of them is removed, the others negotiate again.
 	AgreedByAnnotation = "apiresource.kcp.dev/agreed-by"
-	// EnforcedByAnnotation says who decides on the schema instead of the imports:
-	// EnforcedByCRD or EnforcedByServer.
+	// EnforcedByAnnotation is what determines the schema instead of the imports: EnforcedByCRD or
+	// EnforcedByServer.
 	EnforcedByAnnotation = "apiresource.kcp.dev/enforced-by"
-	// NegotiatedAnnotation with the value "true" is on CRDs that negotiation has made.
-	// An owner would not do: the garbage collector takes references away.
+	// NegotiatedAnnotation with the value "true" marks CRDs that negotiation has created. An
+	// owner reference cannot mark them, because the garbage collector removes owner references.
 	NegotiatedAnnotation = "apiresource.kcp.dev/negotiated"
-	// Finalizer holds a negotiated resource while objects of its type are stored.
+	// Finalizer keeps a negotiated resource while objects of its type are stored.
 	Finalizer = "apiresource.kcp.dev/negotiation"
 )
 
-// Who enforces a schema.
+// The values of EnforcedByAnnotation.
 const (
-	// EnforcedByCRD is a CustomResourceDefinition that somebody made by hand.
+	// EnforcedByCRD is a CustomResourceDefinition that a user created.
 	EnforcedByCRD = "CustomResourceDefinition"
 	// EnforcedByServer is the kcp, which serves the type itself.
 	EnforcedByServer = "kcp"
 )
 
-// CoreGroup stands in names for the group of the first types, which is empty.
+// CoreGroup is in names instead of the core group, which is empty.
 const CoreGroup = "core"
 
-// ImportName is the name of an import.
+// ImportName returns the name of an import.
 func ImportName(gvr schema.GroupVersionResource, location string) string {
 	return gvr.Resource + "." + location + "." + gvr.Version + "." + groupName(gvr.Group)
 }
 
-// NegotiatedName is the name of a negotiated resource.
+// NegotiatedName returns the name of a negotiated resource.
 func NegotiatedName(gvr schema.GroupVersionResource) string {
 	return gvr.Resource + "." + gvr.Version + "." + groupName(gvr.Group)
 }
@@ -273,7 +276,7 @@ func groupName(group string) string {
 	return group
 }
 
-// GVR is the type that is described.
+// GVR returns the type that s describes.
 func (s *CommonAPIResourceSpec) GVR() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: s.GroupVersion.Group, Version: s.GroupVersion.Version, Resource: s.Names.Plural}
 }

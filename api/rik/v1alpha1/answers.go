@@ -2,7 +2,7 @@ package v1alpha1
 
 import "slices"
 
-// Ended says whether an instance of this phase will never run again.
+// Ended returns whether an instance in this phase will never run again.
 func (p InstancePhase) Ended() bool {
 	switch p {
 	case InstanceCompleted, InstanceFailed, InstanceTerminated:
@@ -12,7 +12,7 @@ func (p InstancePhase) Ended() bool {
 	}
 }
 
-// Tolerates says whether a toleration lets an instance stay with a taint.
+// Tolerates returns whether the toleration matches a taint.
 func (t *Toleration) Tolerates(taint *Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect {
 		return false
@@ -26,12 +26,12 @@ func (t *Toleration) Tolerates(taint *Taint) bool {
 	return t.Operator == TolerationExists || t.Value == taint.Value
 }
 
-// Tolerated says whether one of the tolerations matches the taint.
+// Tolerated returns whether one of the tolerations matches the taint.
 func (t *Taint) Tolerated(tolerations []Toleration) bool {
 	return slices.ContainsFunc(tolerations, func(o Toleration) bool { return o.Tolerates(t) })
 }
 
-// Text is a taint as people write it: key=value:effect.
+// Text returns a taint as users write it: key=value:effect.
 func (t *Taint) Text() string {
 	if t.Value == "" {
 		return t.Key + ":" + string(t.Effect)
@@ -39,10 +39,10 @@ func (t *Taint) Text() string {
 	return t.Key + "=" + t.Value + ":" + string(t.Effect)
 }
 
-// EffectiveRequests is what an instance of the template reserves on a node:
-// the sum over its containers, or a larger need of one init container, since
-// those run alone and before the others. A container that requests nothing of
-// a resource reserves its limit, and a microVM its memory in any case.
+// EffectiveRequests returns what an instance of the template reserves on a node. It is the sum
+// over its containers, or the larger request of one init container, because an init container
+// runs alone before the others. A container without a request for a resource reserves its limit.
+// A microVM always reserves its memory.
 func (t *InstanceTemplate) EffectiveRequests() ResourceList {
 	sum := ResourceList{}
 	add := func(r *Resources) {
@@ -71,7 +71,7 @@ func (t *InstanceTemplate) EffectiveRequests() ResourceList {
 	return sum
 }
 
-// Effective is requests, filled from limits where no request is made.
+// Effective returns the requests. For a resource without a request it returns the limit.
 func (r *Resources) Effective() ResourceList {
 	out := ResourceList{}
 	for name, q := range r.Limits {
@@ -83,7 +83,7 @@ func (r *Resources) Effective() ResourceList {
 	return out
 }
 
-// AllPorts are the ports of every container, of the function and of the app.
+// AllPorts returns the ports of all containers, of the function and of the app.
 func (t *InstanceTemplate) AllPorts() []Port {
 	var ports []Port
 	for i := range t.Containers {
@@ -98,20 +98,19 @@ func (t *InstanceTemplate) AllPorts() []Port {
 	return ports
 }
 
-// The names of the only process of a Function and of an App, where a Pod's
-// containers have names of their own.
+// The names of the only process of a Function and of an App. A Pod's containers have their own
+// names.
 const (
 	FunctionContainer = "function"
 	AppContainer      = "app"
 )
 
-// ConsoleLog is the name under which the log of a microVM's serial console is read,
-// unless a container has it.
+// ConsoleLog is the container name that selects the log of a microVM's serial console, unless a
+// container has this name.
 const ConsoleLog = "console"
 
-// Processes are the containers of a Pod, and in the same form the only process
-// of a Function or an App. Its image is empty for an App, and for a Function
-// whose root is a URL.
+// Processes returns the containers of a Pod, or the only process of a Function or an App as a
+// container. The image is empty for an App, and for a Function whose root is a URL.
 func (t *InstanceTemplate) Processes() []Container {
 	switch {
 	case t.Function != nil:
@@ -137,7 +136,7 @@ func (t *InstanceTemplate) Processes() []Container {
 	}
 }
 
-// Virtual tells whether an instance is a virtual machine.
+// Virtual returns whether an instance runs in a virtual machine.
 func (t *InstanceTemplate) Virtual() bool {
 	return t.Kind == KindFunction || t.Isolation == IsolationMicroVM
 }

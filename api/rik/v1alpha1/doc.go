@@ -1,9 +1,8 @@
-// Package v1alpha1 holds the objects of a rik cluster: Workload,
-// WorkloadRevision, Instance, Node and Tenant.
+// Package v1alpha1 has the objects of a rik cluster: Workload, WorkloadRevision, Instance, Node
+// and Tenant.
 //
-// It holds types, names and the few answers that are a plain function of one
-// object. Defaulting, validation and storage live in internal/apiserver, so
-// that the node agent can import this package and stay small.
+// It contains types, names and a few pure functions of one object. Defaulting, validation and
+// storage are in internal/apiserver, so that the riklet can import this package and stay small.
 //
 // +k8s:deepcopy-gen=package
 // +k8s:openapi-gen=true

@@ -3,14 +3,14 @@ package v1alpha1
 import "k8s.io/apimachinery/pkg/api/resource"
 
 const (
-	// MaxMachineCPUs is what every VMM can give a microVM.
+	// MaxMachineCPUs is the largest number of processors that every VMM supports.
 	MaxMachineCPUs = 32
-	// DefaultMachineMemoryBytes is the memory of a Function without a limit, and
-	// the share of a container without one in its Pod's microVM.
+	// DefaultMachineMemoryBytes is the memory of a Function without a limit. In a Pod's microVM
+	// it is the share of a container without one.
 	DefaultMachineMemoryBytes = 256 << 20
-	// GuestMemoryBytes is what the kernel and the init of a Pod's microVM need
-	// beside the limits of its containers, so that the same Pod runs either way. A
-	// Function's limit is its whole machine.
+	// GuestMemoryBytes is the memory that the kernel and the guest init of a Pod's microVM need,
+	// in addition to the limits of its containers. Thus the same limits are sufficient with and
+	// without a microVM. A Function's limit is the memory of its whole machine.
 	GuestMemoryBytes = 96 << 20
 )
 
@@ -22,13 +22,14 @@ const (
 type Machine struct {
 	CPUs        int
 	MemoryBytes int64
-	// DiskBytes its containers ask for to write to; 0: the node decides.
+	// DiskBytes is the size of the writable disk that its containers request. With 0 the node
+	// decides.
 	DiskBytes int64
 }
 
-// Machine is the microVM that an instance of the template needs: as many
-// processors as the limits add up to, rounded up; the node's driver shares them
-// out below that. It means something for Virtual templates only.
+// Machine returns the size of the microVM that an instance of the template needs. Its number of
+// processors is the sum of the limits, rounded up. The node's driver divides the processors below
+// that. The result is meaningful only for Virtual templates.
 func (t *InstanceTemplate) Machine() Machine {
 	milli, memory, disk := int64(0), int64(0), int64(0)
 	for _, c := range t.Processes() {
@@ -54,8 +55,8 @@ func machineMemory(r *Resources) int64 {
 	return max(DefaultMachineMemoryBytes, r.Requests.Bytes(ResourceMemory))
 }
 
-// fillMachine completes a sum over the processes of a microVM: memory that no
-// container names is used all the same.
+// fillMachine completes a sum over the processes of a microVM. It adds memory for containers
+// without a limit, which use memory too.
 func (t *InstanceTemplate) fillMachine(sum ResourceList) {
 	for _, c := range t.Processes() {
 		if _, named := c.Resources.Effective()[ResourceMemory]; !named {

@@ -29,7 +29,7 @@ type NodeList struct {
 	Items           []Node `json:"items" protobuf:"bytes,2,rep,name=items"`
 }
 
-// NodeSpec is what an administrator asks of a node.
+// NodeSpec is the desired state of a node.
 type NodeSpec struct {
 	// unschedulable keeps new instances away.
 	// +optional
@@ -37,47 +37,48 @@ type NodeSpec struct {
 	// +optional
 	// +listType=atomic
 	Taints []Taint `json:"taints,omitempty" protobuf:"bytes,2,rep,name=taints"`
-	// podCIDR is the range that its instances' addresses come from.
+	// podCIDR is the range of its instances' addresses.
 	// +optional
 	PodCIDR string `json:"podCIDR,omitempty" protobuf:"bytes,3,opt,name=podCIDR"`
 }
 
 // Conditions of a Node.
 const (
-	// NodeReady is True while the node is heard of and can run instances.
+	// NodeReady is True while the node reports and can run instances.
 	NodeReady = "Ready"
 	// NodeDiskPressure is True while the node's disk is nearly full.
 	NodeDiskPressure = "DiskPressure"
-	// NodeConfirmationNeeded is True while the node waits for `rikctl node confirm`;
-	// status.confirmation says for what.
+	// NodeConfirmationNeeded is True while the node waits for `rikctl node confirm`.
+	// status.confirmation describes what it waits for.
 	NodeConfirmationNeeded = "ConfirmationNeeded"
 )
 
-// Why a node waits for a confirmation.
+// The reasons why a node waits for a confirmation.
 const (
-	// ConfirmUnknownInstances means that the node runs instances which the cluster has no
-	// record of, as after a restore, and does not stop them before that is confirmed.
+	// ConfirmUnknownInstances means that the node runs instances of which the cluster has no
+	// record, for example after a restore. The node does not stop them before an operator
+	// confirms it.
 	ConfirmUnknownInstances = "UnknownInstances"
-	// ConfirmOtherCluster means that the node has obeyed a cluster of another identity.
+	// ConfirmOtherCluster means that the node has obeyed a cluster with a different identity.
 	ConfirmOtherCluster = "OtherCluster"
-	// ConfirmLowerTerm means that the node has obeyed a controller of a higher term, as after
-	// an older copy of the datastore was restored.
+	// ConfirmLowerTerm means that the node has obeyed a controller with a higher term. This
+	// happens after an older copy of the datastore was restored.
 	ConfirmLowerTerm = "LowerTerm"
-	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority for
-	// a Node that the cluster has no record of.
+	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority, for a
+	// Node of which the cluster has no record.
 	ConfirmUnknownNode = "UnknownNode"
 )
 
-// FarTerm is how far above the controller's term a node's may be to count without an operator
-// who names that node: it may be broken or hostile.
+// FarTerm is how far a node's term may be above the controller's. A higher term counts only if an
+// operator names that node, because the node may be broken or hostile.
 const FarTerm = 1000
 
-// NodeStatus is what a node told of itself.
+// NodeStatus is what a node has reported about itself.
 type NodeStatus struct {
-	// capacity is all that the machine has.
+	// capacity is the total amount of the machine's resources.
 	// +optional
 	Capacity ResourceList `json:"capacity,omitempty" protobuf:"bytes,1,rep,name=capacity,casttype=ResourceList,castkey=ResourceName"`
-	// allocatable is what instances may reserve.
+	// allocatable is the amount that instances may reserve.
 	// +optional
 	Allocatable ResourceList `json:"allocatable,omitempty" protobuf:"bytes,2,rep,name=allocatable,casttype=ResourceList,castkey=ResourceName"`
 	// +optional
@@ -86,52 +87,54 @@ type NodeStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty" protobuf:"bytes,4,rep,name=conditions"`
-	// confirmation is what the node waits for; absent when it waits for nothing.
+	// confirmation is the confirmation for which the node waits. It is not set if the node waits
+	// for none.
 	// +optional
 	Confirmation *NodeConfirmation `json:"confirmation,omitempty" protobuf:"bytes,5,opt,name=confirmation"`
 }
 
-// NodeConfirmation is what a node does not do before an operator confirms it.
+// NodeConfirmation is an action that a node does not perform before an operator confirms it.
 type NodeConfirmation struct {
-	// id of exactly this; it is what a confirmation names.
+	// id identifies this state of this action. A confirmation names it.
 	ID string `json:"id" protobuf:"bytes,1,opt,name=id"`
 	// reason is UnknownInstances, OtherCluster, LowerTerm or UnknownNode.
 	Reason string `json:"reason" protobuf:"bytes,2,opt,name=reason"`
-	// instances that the node stops once it is confirmed.
+	// instances is the number of instances that the node stops after the confirmation.
 	// +optional
 	Instances int32 `json:"instances,omitempty" protobuf:"varint,3,opt,name=instances"`
-	// term is the highest that the node has obeyed; only with LowerTerm.
+	// term is the highest term that the node has obeyed. It is set only with LowerTerm.
 	// +optional
 	Term int64 `json:"term,omitempty" protobuf:"varint,4,opt,name=term"`
-	// controllerTerm is that of the active controller; only with LowerTerm.
+	// controllerTerm is the term of the active controller. It is set only with LowerTerm.
 	// +optional
 	ControllerTerm int64 `json:"controllerTerm,omitempty" protobuf:"varint,5,opt,name=controllerTerm"`
-	// cluster that the node belongs to; only with OtherCluster.
+	// cluster is the identity of the node's cluster. It is set only with OtherCluster.
 	// +optional
 	Cluster string `json:"cluster,omitempty" protobuf:"bytes,6,opt,name=cluster"`
-	// certificate is the UID of the Node that the node's certificate was given for, when the
-	// cluster has no record of that one.
+	// certificate is the UID of the Node for which the node's certificate was issued, if the
+	// cluster has no record of that Node.
 	// +optional
 	Certificate string `json:"certificate,omitempty" protobuf:"bytes,7,opt,name=certificate"`
 }
 
 // NodeInfo holds the system facts of a node.
 type NodeInfo struct {
-	// machineID is /etc/machine-id; it tells two hosts of one name apart.
+	// machineID is the content of /etc/machine-id. It distinguishes two hosts with the same name.
 	// +optional
 	MachineID string `json:"machineID,omitempty" protobuf:"bytes,1,opt,name=machineID"`
 	// bootID changes with every boot.
 	// +optional
 	BootID string `json:"bootID,omitempty" protobuf:"bytes,2,opt,name=bootID"`
-	// agentVersion is the riklet's.
+	// agentVersion is the version of the riklet.
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty" protobuf:"bytes,3,opt,name=agentVersion"`
-	// runtimeVersion of the default OCI runtime, such as "runc 1.5.2".
+	// runtimeVersion is the version of the default OCI runtime, such as "runc 1.5.2".
 	// +optional
 	RuntimeVersion string `json:"runtimeVersion,omitempty" protobuf:"bytes,4,opt,name=runtimeVersion"`
-	// distribution and its version, such as Debian and 12.
+	// distribution is the name of the Linux distribution, such as Debian.
 	// +optional
 	Distribution string `json:"distribution,omitempty" protobuf:"bytes,5,opt,name=distribution"`
+	// distributionVersion is the version of the distribution, such as 12.
 	// +optional
 	DistributionVersion string `json:"distributionVersion,omitempty" protobuf:"bytes,6,opt,name=distributionVersion"`
 	// +optional
@@ -153,16 +156,16 @@ type NodeInfo struct {
 	MemoryBytes int64 `json:"memoryBytes,omitempty" protobuf:"varint,14,opt,name=memoryBytes"`
 	// +optional
 	DiskBytes int64 `json:"diskBytes,omitempty" protobuf:"varint,15,opt,name=diskBytes"`
-	// kinds of workload that the node can run.
+	// kinds are the kinds of workload that the node can run.
 	// +optional
 	// +listType=atomic
 	Kinds []WorkloadKind `json:"kinds,omitempty" protobuf:"bytes,16,rep,name=kinds,casttype=WorkloadKind"`
-	// runtimes that the node has.
+	// runtimes are the OCI runtimes that the node has.
 	// +optional
 	// +listType=atomic
 	Runtimes []string `json:"runtimes,omitempty" protobuf:"bytes,17,rep,name=runtimes"`
-	// installationID tells two riklets on one machine apart: the hash of a secret in the
-	// node's state directory.
+	// installationID is the hash of a secret in the node's state directory. It distinguishes two
+	// riklets on one machine.
 	// +optional
 	InstallationID string `json:"installationID,omitempty" protobuf:"bytes,18,opt,name=installationID"`
 }

@@ -2,8 +2,8 @@ package v1alpha1
 
 import "slices"
 
-// References are the names of the objects of its own namespace that an
-// instance of a template reads. Each name stands once, in order.
+// References are the names of the objects in its own namespace that an instance of a template
+// reads. They are sorted and have no duplicates.
 //
 // +k8s:deepcopy-gen=false
 // +protobuf=false
@@ -11,7 +11,7 @@ type References struct {
 	ConfigMaps, Secrets []string
 }
 
-// References finds what the template names: in environments, volumes and
+// References returns the objects to which the template refers in environments, volumes and
 // imagePullSecrets.
 func (t *InstanceTemplate) References() References {
 	r := References{Secrets: slices.Clone(t.ImagePullSecrets)}
@@ -49,7 +49,7 @@ func (r *References) fromEnv(env []EnvVar) {
 	}
 }
 
-// add takes the names that are not empty.
+// add adds the names that are not empty.
 func (r *References) add(configMap, secret string) {
 	if configMap != "" {
 		r.ConfigMaps = append(r.ConfigMaps, configMap)

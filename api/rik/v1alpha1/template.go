@@ -4,31 +4,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RestartPolicy says when the riklet starts an ended container again.
+// RestartPolicy is when the riklet restarts a container that ended.
 type RestartPolicy string
 
 const (
-	// RestartAlways restarts whatever the exit code.
+	// RestartAlways restarts a container after any exit code.
 	RestartAlways RestartPolicy = "Always"
-	// RestartOnFailure restarts after an exit code other than 0.
+	// RestartOnFailure restarts a container after an exit code other than 0.
 	RestartOnFailure RestartPolicy = "OnFailure"
-	// RestartNever retries nothing: the user gets the error.
+	// RestartNever does not restart a container. The user gets its error.
 	RestartNever RestartPolicy = "Never"
 )
 
-// DisconnectPolicy says what a node does with an instance when it hears
-// nothing of its controller.
+// DisconnectPolicy is what a node does with an instance while it is disconnected from the
+// controller.
 type DisconnectPolicy string
 
 const (
-	// DisconnectKeep lets it run.
+	// DisconnectKeep keeps the instance running.
 	DisconnectKeep DisconnectPolicy = "Keep"
-	// DisconnectStop stops it, so that its replacement never runs beside it.
+	// DisconnectStop stops the instance, so that it never runs at the same time as its
+	// replacement.
 	DisconnectStop DisconnectPolicy = "Stop"
 )
 
-// InstanceTemplate is what an instance is made of: the part of a Workload of
-// which a WorkloadRevision is a copy.
+// InstanceTemplate describes an instance. It is the part of a Workload that a WorkloadRevision
+// copies.
 type InstanceTemplate struct {
 	// kind is Pod (default), Function or App.
 	// +optional
@@ -36,17 +37,17 @@ type InstanceTemplate struct {
 	// annotations are copied to the instances.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty" protobuf:"bytes,2,rep,name=annotations"`
-	// labels are copied to the instances, beside rik's own.
+	// labels are copied to the instances, in addition to rik's own labels.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty" protobuf:"bytes,3,rep,name=labels"`
-	// containers of a Pod. At least one for kind Pod, none otherwise.
+	// containers of a Pod. A Pod has at least one. Other kinds have none.
 	// +optional
 	// +patchMergeKey=name
 	// +patchStrategy=merge
 	// +listType=map
 	// +listMapKey=name
 	Containers []Container `json:"containers,omitempty" patchStrategy:"merge" patchMergeKey:"name" protobuf:"bytes,4,rep,name=containers"`
-	// initContainers run one after the other before the containers.
+	// initContainers run one after another, before the containers.
 	// +optional
 	// +patchMergeKey=name
 	// +patchStrategy=merge
@@ -59,7 +60,7 @@ type InstanceTemplate struct {
 	// app describes a plain process. Required for kind App.
 	// +optional
 	App *App `json:"app,omitempty" protobuf:"bytes,7,opt,name=app"`
-	// volumes that containers can mount.
+	// volumes that the containers can mount.
 	// +optional
 	// +patchMergeKey=name
 	// +patchStrategy=merge
@@ -69,17 +70,17 @@ type InstanceTemplate struct {
 	// restartPolicy is Always (default), OnFailure or Never.
 	// +optional
 	RestartPolicy RestartPolicy `json:"restartPolicy,omitempty" protobuf:"bytes,9,opt,name=restartPolicy,casttype=RestartPolicy"`
-	// terminationGracePeriodSeconds is the time between the polite and the hard
-	// signal. Defaults to 30.
+	// terminationGracePeriodSeconds is the time between the stop signal and SIGKILL. Defaults to
+	// 30.
 	// +optional
 	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty" protobuf:"varint,10,opt,name=terminationGracePeriodSeconds"`
-	// hostNetwork runs the instance in its node's network. For administrators.
+	// hostNetwork runs the instance in its node's network. It needs the verb privileged.
 	// +optional
 	HostNetwork bool `json:"hostNetwork,omitempty" protobuf:"varint,11,opt,name=hostNetwork"`
-	// hostname inside the instance. Defaults to the instance's name.
+	// hostname is the host name inside the instance. Defaults to the instance's name.
 	// +optional
 	Hostname string `json:"hostname,omitempty" protobuf:"bytes,12,opt,name=hostname"`
-	// runtime names the OCI runtime of the node. Defaults to runc.
+	// runtime is the name of an OCI runtime of the node. Defaults to runc.
 	// +optional
 	Runtime string `json:"runtime,omitempty" protobuf:"bytes,13,opt,name=runtime"`
 	// imagePullSecrets name Secrets of type kubernetes.io/dockerconfigjson in
@@ -87,50 +88,51 @@ type InstanceTemplate struct {
 	// +optional
 	// +listType=set
 	ImagePullSecrets []string `json:"imagePullSecrets,omitempty" protobuf:"bytes,14,rep,name=imagePullSecrets"`
-	// onDisconnect is Keep (default) or Stop.
+	// onDisconnect is what the node does with the instance while it is disconnected from the
+	// controller: Keep (default) or Stop.
 	// +optional
 	OnDisconnect DisconnectPolicy `json:"onDisconnect,omitempty" protobuf:"bytes,15,opt,name=onDisconnect,casttype=DisconnectPolicy"`
-	// nodeSelector must be a subset of a node's labels.
+	// nodeSelector has the labels that the instance's node must have.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty" protobuf:"bytes,16,rep,name=nodeSelector"`
-	// affinity attracts or repels.
+	// affinity attracts the instance to nodes and other instances, or keeps it apart from other
+	// instances.
 	// +optional
 	Affinity *Affinity `json:"affinity,omitempty" protobuf:"bytes,17,opt,name=affinity"`
-	// tolerations of taints.
+	// tolerations let the instance run on nodes with these taints.
 	// +optional
 	// +listType=atomic
 	Tolerations []Toleration `json:"tolerations,omitempty" protobuf:"bytes,18,rep,name=tolerations"`
-	// topologySpread keeps instances apart.
+	// topologySpread spreads the instances over groups of nodes.
 	// +optional
 	// +listType=map
 	// +listMapKey=topologyKey
 	// +listMapKey=whenUnsatisfiable
 	TopologySpread []TopologySpread `json:"topologySpread,omitempty" protobuf:"bytes,19,rep,name=topologySpread"`
-	// priority: higher is placed first and may displace lower. Defaults to 0; above
-	// that it is for administrators.
+	// priority orders instances. Instances of a higher priority are placed first, and may preempt
+	// those of a lower one. Defaults to 0. A priority above 0 needs the verb privileged.
 	// +optional
 	Priority int32 `json:"priority,omitempty" protobuf:"varint,20,opt,name=priority"`
-	// isolation of a Pod is container (default) or microvm: its containers then
-	// run in a virtual machine with a kernel of their own. A Function always is
-	// one, an App never.
+	// isolation of a Pod is container (default) or microvm. With microvm its containers run in a
+	// virtual machine with its own kernel. A Function always runs in a microVM, an App never.
 	// +optional
 	Isolation Isolation `json:"isolation,omitempty" protobuf:"bytes,21,opt,name=isolation,casttype=Isolation"`
-	// rateLimits bound what a microVM moves.
+	// rateLimits limit the disk and network transfers of a microVM.
 	// +optional
 	RateLimits *RateLimits `json:"rateLimits,omitempty" protobuf:"bytes,22,opt,name=rateLimits"`
 }
 
-// Isolation is what stands between an instance and its node.
+// Isolation is what isolates an instance from its node.
 type Isolation string
 
 const (
-	// IsolationContainer is the kernel's namespaces.
+	// IsolationContainer isolates with the namespaces of the node's kernel.
 	IsolationContainer Isolation = "container"
-	// IsolationMicroVM is a virtual machine.
+	// IsolationMicroVM isolates with a virtual machine.
 	IsolationMicroVM Isolation = "microvm"
 )
 
-// RateLimits bound a microVM's devices; 0 or absent means no bound.
+// RateLimits limit a microVM's devices. 0 means no limit, and so does a field that is not set.
 type RateLimits struct {
 	// +optional
 	DiskBytesPerSecond int64 `json:"diskBytesPerSecond,omitempty" protobuf:"varint,1,opt,name=diskBytesPerSecond"`
@@ -142,15 +144,15 @@ type RateLimits struct {
 	NetworkTransmitBytesPerSecond int64 `json:"networkTransmitBytesPerSecond,omitempty" protobuf:"varint,4,opt,name=networkTransmitBytesPerSecond"`
 }
 
-// PullPolicy says when an image is fetched.
+// PullPolicy is when an image is pulled.
 type PullPolicy string
 
 const (
-	// PullAlways resolves the reference at every start.
+	// PullAlways resolves the reference again at every start.
 	PullAlways PullPolicy = "Always"
-	// PullIfNotPresent uses what the node has.
+	// PullIfNotPresent uses the image that the node has, if it has one.
 	PullIfNotPresent PullPolicy = "IfNotPresent"
-	// PullNever fails when the node does not have it.
+	// PullNever fails if the node does not have the image.
 	PullNever PullPolicy = "Never"
 )
 
@@ -158,11 +160,11 @@ const (
 type Container struct {
 	// name is a DNS label, unique in the workload.
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
-	// image is a reference: docker:// (default transport), oci:, oci-archive:,
+	// image is a reference with one of the transports docker:// (default), oci:, oci-archive:,
 	// docker-archive: or dir:.
 	Image string `json:"image" protobuf:"bytes,2,opt,name=image"`
-	// imagePullPolicy is IfNotPresent (default, Always for the tag latest of a
-	// registry), Always or Never.
+	// imagePullPolicy is IfNotPresent, Always or Never. Defaults to IfNotPresent, and to Always
+	// for the tag latest of a registry.
 	// +optional
 	ImagePullPolicy PullPolicy `json:"imagePullPolicy,omitempty" protobuf:"bytes,3,opt,name=imagePullPolicy,casttype=PullPolicy"`
 	// command replaces the image's entrypoint.
@@ -173,20 +175,21 @@ type Container struct {
 	// +optional
 	// +listType=atomic
 	Args []string `json:"args,omitempty" protobuf:"bytes,5,rep,name=args"`
-	// workingDir inside the container. Defaults to the image's.
+	// workingDir is the working directory inside the container. Defaults to the image's.
 	// +optional
 	WorkingDir string `json:"workingDir,omitempty" protobuf:"bytes,6,opt,name=workingDir"`
-	// user as "name", "uid" or either with ":group". Defaults to the image's.
+	// user is "name" or "uid", and either can be followed by ":group". Defaults to the image's.
 	// +optional
 	User string `json:"user,omitempty" protobuf:"bytes,7,opt,name=user"`
-	// env by unique names, in order; $(NAME) refers to earlier ones.
+	// env are environment variables with unique names. $(NAME) in a value refers to an earlier
+	// one.
 	// +optional
 	// +patchMergeKey=name
 	// +patchStrategy=merge
 	// +listType=map
 	// +listMapKey=name
 	Env []EnvVar `json:"env,omitempty" patchStrategy:"merge" patchMergeKey:"name" protobuf:"bytes,8,rep,name=env"`
-	// envFrom takes every key of a ConfigMap or Secret.
+	// envFrom sets a variable for every key of a ConfigMap or Secret.
 	// +optional
 	// +listType=atomic
 	EnvFrom []EnvFromSource `json:"envFrom,omitempty" protobuf:"bytes,9,rep,name=envFrom"`
@@ -196,51 +199,52 @@ type Container struct {
 	// +listMapKey=port
 	// +listMapKey=protocol
 	Ports []Port `json:"ports,omitempty" protobuf:"bytes,10,rep,name=ports"`
-	// resources that it needs and may use at most.
+	// resources are what the container needs, and the most that it may use.
 	// +optional
 	Resources Resources `json:"resources,omitempty" protobuf:"bytes,11,opt,name=resources"`
-	// volumeMounts put volumes into the container's file system.
+	// volumeMounts mount volumes in the container's file system.
 	// +optional
 	// +patchMergeKey=mountPath
 	// +patchStrategy=merge
 	// +listType=map
 	// +listMapKey=mountPath
 	VolumeMounts []VolumeMount `json:"volumeMounts,omitempty" patchStrategy:"merge" patchMergeKey:"mountPath" protobuf:"bytes,12,rep,name=volumeMounts"`
-	// livenessProbe restarts the container when it fails.
+	// livenessProbe restarts the container if it fails.
 	// +optional
 	LivenessProbe *Probe `json:"livenessProbe,omitempty" protobuf:"bytes,13,opt,name=livenessProbe"`
 	// readinessProbe decides whether the container is ready.
 	// +optional
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty" protobuf:"bytes,14,opt,name=readinessProbe"`
-	// startupProbe holds the other two until it succeeded once.
+	// startupProbe delays the other two probes until it has succeeded once.
 	// +optional
 	StartupProbe *Probe `json:"startupProbe,omitempty" protobuf:"bytes,15,opt,name=startupProbe"`
-	// security narrows or widens what the processes may do.
+	// security adds to or removes from the permissions of the processes.
 	// +optional
 	Security *Security `json:"security,omitempty" protobuf:"bytes,16,opt,name=security"`
-	// tty gives the process a terminal.
+	// tty starts the process with a terminal.
 	// +optional
 	TTY bool `json:"tty,omitempty" protobuf:"varint,17,opt,name=tty"`
 }
 
-// Security is what a container may do beyond or below the safe default.
+// Security is how a container's permissions differ from the safe default.
 type Security struct {
 	// readOnlyRootFilesystem mounts the root read-only.
 	// +optional
 	ReadOnlyRootFilesystem bool `json:"readOnlyRootFilesystem,omitempty" protobuf:"varint,1,opt,name=readOnlyRootFilesystem"`
-	// addCapabilities beyond the default set, such as NET_ADMIN. For administrators.
+	// addCapabilities are added to the default set, such as NET_ADMIN. They need the verb
+	// privileged.
 	// +optional
 	// +listType=set
 	AddCapabilities []string `json:"addCapabilities,omitempty" protobuf:"bytes,2,rep,name=addCapabilities"`
-	// dropCapabilities of the default set; ALL drops every one.
+	// dropCapabilities are removed from the default set. ALL removes all of them.
 	// +optional
 	// +listType=set
 	DropCapabilities []string `json:"dropCapabilities,omitempty" protobuf:"bytes,3,rep,name=dropCapabilities"`
-	// privileged takes every protection away. For administrators.
+	// privileged removes all protections. It needs the verb privileged.
 	// +optional
 	Privileged bool `json:"privileged,omitempty" protobuf:"varint,4,opt,name=privileged"`
-	// runAsNonRoot refuses to start the container as user 0, whoever says so: the
-	// container's user, or the image's where the container names none.
+	// runAsNonRoot refuses to start the container as user 0. This applies to the container's
+	// user, and to the image's user if the container has none.
 	// +optional
 	RunAsNonRoot bool `json:"runAsNonRoot,omitempty" protobuf:"varint,5,opt,name=runAsNonRoot"`
 }
@@ -250,24 +254,24 @@ type EnvVar struct {
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
 	// +optional
 	Value string `json:"value,omitempty" protobuf:"bytes,2,opt,name=value"`
-	// valueFrom takes the value from elsewhere; excludes value.
+	// valueFrom is the source of the value. It cannot be used together with value.
 	// +optional
 	ValueFrom *EnvVarSource `json:"valueFrom,omitempty" protobuf:"bytes,3,opt,name=valueFrom"`
 }
 
-// EnvVarSource is where a value comes from. Exactly one is set.
+// EnvVarSource is the source of a variable's value. Exactly one field is set.
 type EnvVarSource struct {
 	// +optional
 	ConfigMapKeyRef *KeyRef `json:"configMapKeyRef,omitempty" protobuf:"bytes,1,opt,name=configMapKeyRef"`
 	// +optional
 	SecretKeyRef *KeyRef `json:"secretKeyRef,omitempty" protobuf:"bytes,2,opt,name=secretKeyRef"`
-	// fieldRef is a field of the instance: metadata.name, metadata.namespace,
+	// fieldRef is the path of a field of the instance: metadata.name, metadata.namespace,
 	// metadata.uid, spec.nodeName, status.address or status.hostAddress.
 	// +optional
 	FieldRef string `json:"fieldRef,omitempty" protobuf:"bytes,3,opt,name=fieldRef"`
 }
 
-// KeyRef names a key of a ConfigMap or Secret in the same namespace.
+// KeyRef refers to a key of a ConfigMap or Secret in the same namespace.
 type KeyRef struct {
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
 	Key  string `json:"key" protobuf:"bytes,2,opt,name=key"`
@@ -275,9 +279,9 @@ type KeyRef struct {
 	Optional bool `json:"optional,omitempty" protobuf:"varint,3,opt,name=optional"`
 }
 
-// EnvFromSource names a ConfigMap or a Secret. Exactly one is set.
+// EnvFromSource refers to a ConfigMap or a Secret. Exactly one of them is set.
 type EnvFromSource struct {
-	// prefix is put before every key.
+	// prefix is added in front of every key.
 	// +optional
 	Prefix string `json:"prefix,omitempty" protobuf:"bytes,1,opt,name=prefix"`
 	// +optional
@@ -298,7 +302,7 @@ const (
 	ProtocolSCTP Protocol = "SCTP"
 )
 
-// PortType says from where a port can be reached.
+// PortType is from where a port can be reached.
 type PortType string
 
 const (
@@ -306,7 +310,7 @@ const (
 	PortClusterIP PortType = "clusterIP"
 	// PortNodePort is reachable on every node's addresses.
 	PortNodePort PortType = "nodePort"
-	// PortLoadBalancer is reachable on an address for the outside.
+	// PortLoadBalancer is reachable on an external address.
 	PortLoadBalancer PortType = "loadBalancer"
 )
 
@@ -314,9 +318,9 @@ const (
 type Port struct {
 	// +optional
 	Name string `json:"name,omitempty" protobuf:"bytes,1,opt,name=name"`
-	// port that clients use.
+	// port is the port that clients use.
 	Port int32 `json:"port" protobuf:"varint,2,opt,name=port"`
-	// targetPort that the process listens on. Defaults to port.
+	// targetPort is the port on which the process listens. Defaults to port.
 	// +optional
 	TargetPort int32 `json:"targetPort,omitempty" protobuf:"varint,3,opt,name=targetPort"`
 	// protocol is TCP (default), UDP or SCTP.
@@ -328,23 +332,23 @@ type Port struct {
 	Type PortType `json:"type,omitempty" protobuf:"bytes,5,opt,name=type,casttype=PortType"`
 }
 
-// ResourceName names something that a node has an amount of.
+// ResourceName is the name of a resource of which a node has an amount.
 type ResourceName string
 
 const (
-	// ResourceCPU in cores.
+	// ResourceCPU is processor time in cores.
 	ResourceCPU ResourceName = "cpu"
-	// ResourceMemory in bytes.
+	// ResourceMemory is memory in bytes.
 	ResourceMemory ResourceName = "memory"
-	// ResourceDisk in bytes.
+	// ResourceDisk is disk space in bytes.
 	ResourceDisk ResourceName = "disk"
-	// ResourceInstances counts instances; in a node's capacity and in quotas.
+	// ResourceInstances is a number of instances, in a node's capacity and in quotas.
 	ResourceInstances ResourceName = "instances"
 )
 
-// Resources bounds what a container uses.
+// Resources are what a container reserves, and the most that it may use.
 type Resources struct {
-	// requests are reserved on the node. Default to limits.
+	// requests are reserved on the node. They default to limits.
 	// +optional
 	Requests ResourceList `json:"requests,omitempty" protobuf:"bytes,1,rep,name=requests,casttype=ResourceList,castkey=ResourceName"`
 	// limits are enforced by the kernel.
@@ -352,7 +356,7 @@ type Resources struct {
 	Limits ResourceList `json:"limits,omitempty" protobuf:"bytes,2,rep,name=limits,casttype=ResourceList,castkey=ResourceName"`
 }
 
-// Probe asks a container how it is. Exactly one of exec, tcp and http is set.
+// Probe checks a container. Exactly one of exec, tcp and http is set.
 type Probe struct {
 	// +optional
 	Exec *ExecProbe `json:"exec,omitempty" protobuf:"bytes,1,opt,name=exec"`
@@ -360,30 +364,32 @@ type Probe struct {
 	TCP *TCPProbe `json:"tcp,omitempty" protobuf:"bytes,2,opt,name=tcp"`
 	// +optional
 	HTTP *HTTPProbe `json:"http,omitempty" protobuf:"bytes,3,opt,name=http"`
-	// initialDelaySeconds before the first one. Defaults to 0.
+	// initialDelaySeconds is the delay before the first check. Defaults to 0.
 	// +optional
 	InitialDelaySeconds int32 `json:"initialDelaySeconds,omitempty" protobuf:"varint,4,opt,name=initialDelaySeconds"`
-	// periodSeconds between two. Defaults to 10.
+	// periodSeconds is the time between two checks. Defaults to 10.
 	// +optional
 	PeriodSeconds int32 `json:"periodSeconds,omitempty" protobuf:"varint,5,opt,name=periodSeconds"`
-	// timeoutSeconds of one. Defaults to 1.
+	// timeoutSeconds is the timeout of one check. Defaults to 1.
 	// +optional
 	TimeoutSeconds int32 `json:"timeoutSeconds,omitempty" protobuf:"varint,6,opt,name=timeoutSeconds"`
-	// successThreshold in a row to be counted as healthy. Defaults to 1.
+	// successThreshold is the number of successes in a row after which the probe has succeeded.
+	// Defaults to 1.
 	// +optional
 	SuccessThreshold int32 `json:"successThreshold,omitempty" protobuf:"varint,7,opt,name=successThreshold"`
-	// failureThreshold in a row to be counted as failed. Defaults to 3.
+	// failureThreshold is the number of failures in a row after which the probe has failed.
+	// Defaults to 3.
 	// +optional
 	FailureThreshold int32 `json:"failureThreshold,omitempty" protobuf:"varint,8,opt,name=failureThreshold"`
 }
 
-// ExecProbe succeeds when a command in the container exits with 0.
+// ExecProbe succeeds if a command in the container exits with 0.
 type ExecProbe struct {
 	// +listType=atomic
 	Command []string `json:"command" protobuf:"bytes,1,rep,name=command"`
 }
 
-// TCPProbe succeeds when a connection is accepted.
+// TCPProbe succeeds if a connection is accepted.
 type TCPProbe struct {
 	Port int32 `json:"port" protobuf:"varint,1,opt,name=port"`
 }
@@ -393,14 +399,14 @@ type HTTPProbe struct {
 	// +optional
 	Path string `json:"path,omitempty" protobuf:"bytes,1,opt,name=path"`
 	Port int32  `json:"port" protobuf:"varint,2,opt,name=port"`
-	// scheme is HTTP (default) or HTTPS, whose certificate is not verified.
+	// scheme is HTTP (default) or HTTPS. The certificate is not verified.
 	// +optional
 	Scheme string `json:"scheme,omitempty" protobuf:"bytes,3,opt,name=scheme"`
 	// +optional
 	Headers map[string]string `json:"headers,omitempty" protobuf:"bytes,4,rep,name=headers"`
 }
 
-// Volume is something that containers can mount. Exactly one source is set.
+// Volume is a directory that containers can mount. Exactly one source is set.
 type Volume struct {
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
 	// +optional
@@ -409,36 +415,36 @@ type Volume struct {
 	ConfigMap *ObjectVolume `json:"configMap,omitempty" protobuf:"bytes,3,opt,name=configMap"`
 	// +optional
 	Secret *ObjectVolume `json:"secret,omitempty" protobuf:"bytes,4,opt,name=secret"`
-	// hostPath is for administrators.
+	// hostPath is a path of the node. It needs the verb privileged.
 	// +optional
 	HostPath *HostPathVolume `json:"hostPath,omitempty" protobuf:"bytes,5,opt,name=hostPath"`
 }
 
-// EmptyDirVolume lives as long as its instance.
+// EmptyDirVolume is an empty directory that exists as long as its instance.
 type EmptyDirVolume struct {
-	// inMemory uses a tmpfs.
+	// inMemory uses a tmpfs instead of the disk.
 	// +optional
 	InMemory bool `json:"inMemory,omitempty" protobuf:"varint,1,opt,name=inMemory"`
-	// sizeLimitBytes bounds it; enforced for inMemory only, hence refused otherwise.
+	// sizeLimitBytes is the size. It is allowed only with inMemory.
 	// +optional
 	SizeLimitBytes int64 `json:"sizeLimitBytes,omitempty" protobuf:"varint,2,opt,name=sizeLimitBytes"`
 }
 
-// ObjectVolume holds the keys of a ConfigMap or Secret as files.
+// ObjectVolume has the keys of a ConfigMap or Secret as files.
 type ObjectVolume struct {
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
-	// items chooses keys and their paths; all keys when empty.
+	// items selects keys and sets their paths. If it is empty, all keys are files.
 	// +optional
 	// +listType=atomic
 	Items []KeyToPath `json:"items,omitempty" protobuf:"bytes,2,rep,name=items"`
-	// mode of the files, 0644 by default (0400 for secrets).
+	// mode is the mode of the files: 0644 by default, 0400 for Secrets.
 	// +optional
 	Mode *int32 `json:"mode,omitempty" protobuf:"varint,3,opt,name=mode"`
 	// +optional
 	Optional bool `json:"optional,omitempty" protobuf:"varint,4,opt,name=optional"`
 }
 
-// KeyToPath puts a key at a relative path.
+// KeyToPath sets the relative path of a key.
 type KeyToPath struct {
 	Key  string `json:"key" protobuf:"bytes,1,opt,name=key"`
 	Path string `json:"path" protobuf:"bytes,2,opt,name=path"`
@@ -447,16 +453,16 @@ type KeyToPath struct {
 // HostPathVolume is a path of the node.
 type HostPathVolume struct {
 	Path string `json:"path" protobuf:"bytes,1,opt,name=path"`
-	// create makes a missing directory.
+	// create creates the directory if it is missing.
 	// +optional
 	Create bool `json:"create,omitempty" protobuf:"varint,2,opt,name=create"`
 }
 
-// VolumeMount puts a volume into a container.
+// VolumeMount mounts a volume in a container.
 type VolumeMount struct {
 	Name      string `json:"name" protobuf:"bytes,1,opt,name=name"`
 	MountPath string `json:"mountPath" protobuf:"bytes,2,opt,name=mountPath"`
-	// subPath inside the volume; relative, without "..".
+	// subPath is a path inside the volume. It is relative and has no "..".
 	// +optional
 	SubPath string `json:"subPath,omitempty" protobuf:"bytes,3,opt,name=subPath"`
 	// +optional
@@ -474,28 +480,27 @@ type Function struct {
 	// +listType=map
 	// +listMapKey=name
 	Env []EnvVar `json:"env,omitempty" protobuf:"bytes,4,rep,name=env"`
-	// envFrom takes every key of a ConfigMap or Secret.
+	// envFrom sets a variable for every key of a ConfigMap or Secret.
 	// +optional
 	// +listType=atomic
 	EnvFrom []EnvFromSource `json:"envFrom,omitempty" protobuf:"bytes,5,rep,name=envFrom"`
-	// livenessProbe restarts the process when it fails.
+	// livenessProbe restarts the process if it fails.
 	// +optional
 	LivenessProbe *Probe `json:"livenessProbe,omitempty" protobuf:"bytes,6,opt,name=livenessProbe"`
 	// readinessProbe decides whether the instance is ready.
 	// +optional
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty" protobuf:"bytes,7,opt,name=readinessProbe"`
-	// startupProbe holds the other two until it succeeded once.
+	// startupProbe delays the other two probes until it has succeeded once.
 	// +optional
 	StartupProbe *Probe `json:"startupProbe,omitempty" protobuf:"bytes,8,opt,name=startupProbe"`
 }
 
-// FunctionExecution says what a microVM runs. Exactly one of rootfs and image
-// is set.
+// FunctionExecution is what a microVM runs. Exactly one of rootfs and image is set.
 type FunctionExecution struct {
 	// rootfs is the URL of a root file system.
 	// +optional
 	Rootfs string `json:"rootfs,omitempty" protobuf:"bytes,1,opt,name=rootfs"`
-	// sha256 of what rootfs names, in hex.
+	// sha256 is the checksum of the file at rootfs, in hexadecimal.
 	// +optional
 	SHA256 string `json:"sha256,omitempty" protobuf:"bytes,2,opt,name=sha256"`
 	// image is any OCI image that a Pod could run.
@@ -507,17 +512,17 @@ type FunctionExecution struct {
 	// +optional
 	// +listType=atomic
 	Args []string `json:"args,omitempty" protobuf:"bytes,5,rep,name=args"`
-	// workingDir inside the root. Defaults to the image's.
+	// workingDir is the working directory inside the root. Defaults to the image's.
 	// +optional
 	WorkingDir string `json:"workingDir,omitempty" protobuf:"bytes,6,opt,name=workingDir"`
-	// user as "name", "uid" or either with ":group". Defaults to the image's.
+	// user is "name" or "uid", and either can be followed by ":group". Defaults to the image's.
 	// +optional
 	User string `json:"user,omitempty" protobuf:"bytes,7,opt,name=user"`
 }
 
 // App is a plain process.
 type App struct {
-	// repo is an https archive or a local path.
+	// repo is the https URL of an archive, or a local path.
 	Repo string `json:"repo" protobuf:"bytes,1,opt,name=repo"`
 	// +optional
 	Version string `json:"version,omitempty" protobuf:"bytes,2,opt,name=version"`
@@ -540,36 +545,38 @@ type App struct {
 	// +listMapKey=port
 	// +listMapKey=protocol
 	Ports []Port `json:"ports,omitempty" protobuf:"bytes,8,rep,name=ports"`
-	// envFrom takes every key of a ConfigMap or Secret.
+	// envFrom sets a variable for every key of a ConfigMap or Secret.
 	// +optional
 	// +listType=atomic
 	EnvFrom []EnvFromSource `json:"envFrom,omitempty" protobuf:"bytes,9,rep,name=envFrom"`
-	// livenessProbe restarts the process when it fails.
+	// livenessProbe restarts the process if it fails.
 	// +optional
 	LivenessProbe *Probe `json:"livenessProbe,omitempty" protobuf:"bytes,10,opt,name=livenessProbe"`
 	// readinessProbe decides whether the instance is ready.
 	// +optional
 	ReadinessProbe *Probe `json:"readinessProbe,omitempty" protobuf:"bytes,11,opt,name=readinessProbe"`
-	// startupProbe holds the other two until it succeeded once.
+	// startupProbe delays the other two probes until it has succeeded once.
 	// +optional
 	StartupProbe *Probe `json:"startupProbe,omitempty" protobuf:"bytes,12,opt,name=startupProbe"`
 }
 
-// Affinity attracts instances to nodes or to and from other instances.
+// Affinity attracts instances to nodes or to other instances, or keeps them apart from other
+// instances.
 type Affinity struct {
-	// nodeRequired: at least one term must match the node's labels.
+	// nodeRequired are terms of which at least one must match the node's labels.
 	// +optional
 	// +listType=atomic
 	NodeRequired []NodeTerm `json:"nodeRequired,omitempty" protobuf:"bytes,1,rep,name=nodeRequired"`
-	// nodePreferred adds weight for each term that matches.
+	// nodePreferred adds the weight of each matching term to the node's score.
 	// +optional
 	// +listType=atomic
 	NodePreferred []WeightedNodeTerm `json:"nodePreferred,omitempty" protobuf:"bytes,2,rep,name=nodePreferred"`
-	// instanceRequired: an instance that matches must run in the same topology.
+	// instanceRequired are terms. For each one, a matching instance must run in the same
+	// topology.
 	// +optional
 	// +listType=atomic
 	InstanceRequired []InstanceTerm `json:"instanceRequired,omitempty" protobuf:"bytes,3,rep,name=instanceRequired"`
-	// instanceForbidden: no instance that matches may run in the same topology.
+	// instanceForbidden are terms. No matching instance may run in the same topology.
 	// +optional
 	// +listType=atomic
 	InstanceForbidden []InstanceTerm `json:"instanceForbidden,omitempty" protobuf:"bytes,4,rep,name=instanceForbidden"`
@@ -581,9 +588,9 @@ type NodeTerm struct {
 	MatchExpressions []metav1.LabelSelectorRequirement `json:"matchExpressions" protobuf:"bytes,1,rep,name=matchExpressions"`
 }
 
-// WeightedNodeTerm is a preference.
+// WeightedNodeTerm is a preference for nodes.
 type WeightedNodeTerm struct {
-	// weight from 1 to 100.
+	// weight is a number from 1 to 100.
 	Weight int32    `json:"weight" protobuf:"varint,1,opt,name=weight"`
 	Term   NodeTerm `json:"term" protobuf:"bytes,2,opt,name=term"`
 }
@@ -591,13 +598,14 @@ type WeightedNodeTerm struct {
 // InstanceTerm matches instances of the same namespace by their labels.
 type InstanceTerm struct {
 	Selector metav1.LabelSelector `json:"selector" protobuf:"bytes,1,opt,name=selector"`
-	// topologyKey is the node label that makes two nodes the same place.
+	// topologyKey is a node label. Nodes with the same value of it are the same place.
 	TopologyKey string `json:"topologyKey" protobuf:"bytes,2,opt,name=topologyKey"`
 }
 
-// TopologySpread keeps the workload's instances spread over a node label.
+// TopologySpread spreads the workload's instances over the values of a node label.
 type TopologySpread struct {
-	// maxSkew is the largest difference between two places. At least 1.
+	// maxSkew is the largest allowed difference in instances between two values of the label. It
+	// is at least 1.
 	MaxSkew     int32  `json:"maxSkew" protobuf:"varint,1,opt,name=maxSkew"`
 	TopologyKey string `json:"topologyKey" protobuf:"bytes,2,opt,name=topologyKey"`
 	// whenUnsatisfiable is DoNotSchedule (default) or ScheduleAnyway.
@@ -606,29 +614,29 @@ type TopologySpread struct {
 	WhenUnsatisfiable SpreadAction `json:"whenUnsatisfiable,omitempty" protobuf:"bytes,3,opt,name=whenUnsatisfiable,casttype=SpreadAction"`
 }
 
-// SpreadAction says what happens when a spread cannot be kept.
+// SpreadAction is what happens if a spread is not possible.
 type SpreadAction string
 
 const (
 	// DoNotSchedule leaves the instance Pending.
 	DoNotSchedule SpreadAction = "DoNotSchedule"
-	// ScheduleAnyway only prefers the better place.
+	// ScheduleAnyway places the instance, and prefers nodes with the better spread.
 	ScheduleAnyway SpreadAction = "ScheduleAnyway"
 )
 
-// TaintEffect says what a taint does to instances that do not tolerate it.
+// TaintEffect is the effect of a taint on instances that do not tolerate it.
 type TaintEffect string
 
 const (
-	// TaintNoSchedule places none on the node.
+	// TaintNoSchedule places no such instance on the node.
 	TaintNoSchedule TaintEffect = "NoSchedule"
-	// TaintPreferNoSchedule places them elsewhere if it can.
+	// TaintPreferNoSchedule places them on other nodes if possible.
 	TaintPreferNoSchedule TaintEffect = "PreferNoSchedule"
-	// TaintNoExecute also replaces those that run there.
+	// TaintNoExecute also replaces those that run on the node.
 	TaintNoExecute TaintEffect = "NoExecute"
 )
 
-// Taint repels instances from a node.
+// Taint keeps instances away from a node.
 type Taint struct {
 	Key string `json:"key" protobuf:"bytes,1,opt,name=key"`
 	// +optional
@@ -646,9 +654,9 @@ const (
 	TolerationEqual TolerationOperator = "Equal"
 )
 
-// Toleration lets an instance on a tainted node.
+// Toleration lets an instance run on a tainted node.
 type Toleration struct {
-	// key of the taint; empty with operator Exists tolerates everything.
+	// key is the key of the taint. An empty key with the operator Exists tolerates all taints.
 	// +optional
 	Key string `json:"key,omitempty" protobuf:"bytes,1,opt,name=key"`
 	// operator is Equal (default) or Exists.
@@ -656,7 +664,7 @@ type Toleration struct {
 	Operator TolerationOperator `json:"operator,omitempty" protobuf:"bytes,2,opt,name=operator,casttype=TolerationOperator"`
 	// +optional
 	Value string `json:"value,omitempty" protobuf:"bytes,3,opt,name=value"`
-	// effect; empty matches every effect.
+	// effect is the effect of the taint. An empty effect matches all effects.
 	// +optional
 	Effect TaintEffect `json:"effect,omitempty" protobuf:"bytes,4,opt,name=effect,casttype=TaintEffect"`
 }

@@ -8,7 +8,7 @@ import (
 // +genclient:nonNamespaced
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// Tenant owns a namespace of its own name and says who may do what in it.
+// Tenant owns a namespace with its name, and gives users rights in it.
 type Tenant struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
@@ -29,9 +29,9 @@ type TenantList struct {
 	Items           []Tenant `json:"items" protobuf:"bytes,2,rep,name=items"`
 }
 
-// TenantSpec says who may do what.
+// TenantSpec is the desired state of a Tenant.
 type TenantSpec struct {
-	// users of the tenant and their rights in its namespace.
+	// users are the tenant's users with their rights in its namespace.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -41,26 +41,26 @@ type TenantSpec struct {
 	Value string `json:"value,omitempty" protobuf:"bytes,2,opt,name=value"`
 }
 
-// TenantUser is a user and what they may do.
+// TenantUser is a user with rights.
 type TenantUser struct {
-	// name as the authenticator gives it.
+	// name is the user's name, as the authenticator returns it.
 	Name string `json:"name" protobuf:"bytes,1,opt,name=name"`
-	// verbs such as get, list, create; "*" for all. Defaults to all.
+	// verbs are verbs such as get, list and create. "*" means all verbs. Defaults to all.
 	// +optional
 	// +listType=atomic
 	Verbs []string `json:"verbs,omitempty" protobuf:"bytes,2,rep,name=verbs"`
-	// resources such as workloads, instances; "*" for all. Defaults to all.
+	// resources are types such as workloads and instances. "*" means all types. Defaults to all.
 	// +optional
 	// +listType=atomic
 	Resources []string `json:"resources,omitempty" protobuf:"bytes,3,rep,name=resources"`
 }
 
-// TenantStatus is what was last seen of a tenant.
+// TenantStatus is the last observed state of a tenant.
 type TenantStatus struct {
-	// namespace made for it.
+	// namespace is the tenant's namespace.
 	// +optional
 	Namespace string `json:"namespace,omitempty" protobuf:"bytes,1,opt,name=namespace"`
-	// instances that exist in it.
+	// instances is the number of instances in the namespace.
 	// +optional
 	Instances int32 `json:"instances,omitempty" protobuf:"varint,2,opt,name=instances"`
 	// +optional

@@ -2,58 +2,56 @@ package v1alpha1
 
 // Labels and annotations that rik sets and reads.
 const (
-	// LabelWorkload holds the name of the Workload that an object belongs to.
+	// LabelWorkload is the name of the Workload to which an object belongs.
 	LabelWorkload = "rik.dev/workload"
-	// LabelRevision holds the hash of the WorkloadRevision an Instance runs.
+	// LabelRevision is the hash of the WorkloadRevision that an Instance runs.
 	LabelRevision = "rik.dev/revision"
-	// LabelTenant marks the namespace and role bindings made for a Tenant.
+	// LabelTenant marks the namespace and the role bindings of a Tenant.
 	LabelTenant = "rik.dev/tenant"
-	// LabelHostname holds a Node's name, as in Kubernetes; set by the controller.
+	// LabelHostname is a Node's name, as in Kubernetes. The controller sets it.
 	LabelHostname = "kubernetes.io/hostname"
-	// LabelArch and LabelOS hold a Node's architecture and operating system.
+	// LabelArch and LabelOS are a Node's architecture and operating system.
 	LabelArch = "kubernetes.io/arch"
 	LabelOS   = "kubernetes.io/os"
 	// LabelZone and LabelRegion are the usual topology keys.
 	LabelZone   = "topology.kubernetes.io/zone"
 	LabelRegion = "topology.kubernetes.io/region"
-	// LabelRolePrefix is followed by the name of a Node's role.
+	// LabelRolePrefix and the name of a role together are the label of a Node's role.
 	LabelRolePrefix = "node-role.kubernetes.io/"
-	// AnnotationRestartedAt is set in a template to roll it out again unchanged.
+	// AnnotationRestartedAt in a template starts a rollout of an otherwise unchanged template.
 	AnnotationRestartedAt = "rik.dev/restartedAt"
-	// AnnotationRollback holds the revision number that a rollback asks for.
+	// AnnotationRollback is the number of the revision to which a rollback returns.
 	AnnotationRollback = "rik.dev/rollback-to"
-	// AnnotationCascade is set by the API server on a Workload that is being
-	// deleted, to orphan or foreground, when the finalizer that asked for that is
-	// taken off: Kubernetes' garbage collector, which knows nothing of instances,
-	// does so at once.
+	// AnnotationCascade is orphan or foreground. The API server sets it on a Workload that is
+	// being deleted, when the finalizer that requested this is removed. Kubernetes' garbage
+	// collector does not know instances, and removes that finalizer at once.
 	AnnotationCascade = "rik.dev/cascade"
-	// AnnotationOrphaned marks what outlived its Workload because the deletion
-	// asked for that: no workload of the same name takes it over. Only the
-	// controller sets it.
+	// AnnotationOrphaned marks objects that stayed after their Workload was deleted, because the
+	// deletion requested it. No workload of the same name takes them over. Only the controller
+	// sets it.
 	AnnotationOrphaned = "rik.dev/orphaned"
-	// AnnotationConfirmed on a Node holds the id of the confirmation that an operator has
-	// given; see NodeConfirmation.
+	// AnnotationConfirmed on a Node is the id of the confirmation that an operator has given. See
+	// NodeConfirmation.
 	AnnotationConfirmed = "rik.dev/confirmed"
-	// AnnotationConfirmedCertificate on a Node holds the UID of another Node whose
-	// certificate counts for this one too, because an operator has confirmed it.
+	// AnnotationConfirmedCertificate on a Node is the UID of another Node. That Node's
+	// certificate is valid for this one too, because an operator has confirmed it.
 	AnnotationConfirmedCertificate = "rik.dev/confirmed-certificate"
-	// AnnotationUnconfirmedCertificate on a Node holds the UID of another Node, of which the
-	// cluster has no record: a node that has its certificate has come, and this Node was
-	// made to show it. The controller sets it.
+	// AnnotationUnconfirmedCertificate on a Node is the UID of another Node, of which the cluster
+	// has no record. A node with that Node's certificate has connected, and the controller has
+	// created this Node to show it. The controller sets it.
 	AnnotationUnconfirmedCertificate = "rik.dev/unconfirmed-certificate"
-	// AnnotationDeployment on a Workload is the name of the Deployment that made it. A new
+	// AnnotationDeployment on a Workload is the name of the Deployment that created it. A new
 	// Deployment of that name takes over a Workload that the earlier one left as an orphan.
 	AnnotationDeployment = "rik.dev/deployment"
-	// AnnotationLegacyID holds the identifier that a v0 client gave a tenant.
+	// AnnotationLegacyID is the identifier that a v0 client gave a tenant.
 	AnnotationLegacyID = "rik.dev/v0-id"
 )
 
-// FinalizerNode holds an Instance until its node confirmed that nothing of it
-// is left.
+// FinalizerNode keeps an Instance until its node has confirmed that nothing of it is left.
 const FinalizerNode = "rik.dev/node"
 
-// FinalizerWorkload holds a Workload until its end has been passed on to its
-// instances in the way that the deletion asked for. The API server puts it on.
+// FinalizerWorkload keeps a deleted Workload until its instances are deleted or orphaned, as the
+// deletion requested. The API server sets it.
 const FinalizerWorkload = "rik.dev/workload"
 
 // The values of AnnotationCascade.
@@ -62,19 +60,19 @@ const (
 	CascadeForeground = "foreground"
 )
 
-// Taints that rik itself sets.
+// Taints that rik sets.
 const (
 	// TaintUnschedulable is added to a cordoned Node.
 	TaintUnschedulable = "rik.dev/unschedulable"
-	// TaintUnreachable is added to a Node that is not heard of.
+	// TaintUnreachable is added to a Node that does not report.
 	TaintUnreachable = "rik.dev/unreachable"
 )
 
-// Identities that certificates carry.
+// Identities in certificates.
 const (
 	// GroupNodes is the organization of every node certificate.
 	GroupNodes = "rik:nodes"
-	// NodeUserPrefix is followed by a Node's name in a certificate's common name.
+	// NodeUserPrefix and a Node's name together are the common name of a node's certificate.
 	NodeUserPrefix = "rik:node:"
 	// GroupAdministrators may do everything.
 	GroupAdministrators = "system:masters"
@@ -83,14 +81,14 @@ const (
 	UserScheduler  = "rik:scheduler"
 )
 
-// The ports that rik's components listen on unless told otherwise.
+// The default ports of rik's components.
 const (
 	// PortAPI serves the API over TLS.
 	PortAPI = 5000
-	// PortWorkers is where the scheduler awaits riklets.
+	// PortWorkers is where the scheduler listens for riklets.
 	PortWorkers = 4995
-	// PortScheduler is where the scheduler awaits the controller.
+	// PortScheduler is where the scheduler listens for the controller.
 	PortScheduler = 4996
-	// PortNodes is where the controller awaits riklets.
+	// PortNodes is where the controller listens for riklets.
 	PortNodes = 4997
 )

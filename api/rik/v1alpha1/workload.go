@@ -8,15 +8,15 @@ import (
 // +genclient
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// Workload is the definition of a piece of software. Creating one starts
-// nothing by itself unless spec.deploy is Automatic.
+// Workload describes software that can run as instances. Creating one starts no instance, unless
+// spec.deploy is Automatic.
 type Workload struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
-	// spec says what is to run.
+	// spec is the desired state.
 	Spec WorkloadSpec `json:"spec" protobuf:"bytes,2,opt,name=spec"`
-	// status says what was last seen; written by the controller.
+	// status is the last observed state. The controller writes it.
 	// +optional
 	Status WorkloadStatus `json:"status,omitempty" protobuf:"bytes,3,opt,name=status"`
 }
@@ -31,7 +31,7 @@ type WorkloadList struct {
 	Items           []Workload `json:"items" protobuf:"bytes,2,rep,name=items"`
 }
 
-// WorkloadKind is what an instance of a workload is made of.
+// WorkloadKind is the kind of a workload's instances.
 type WorkloadKind string
 
 const (
@@ -43,46 +43,47 @@ const (
 	KindApp WorkloadKind = "App"
 )
 
-// DeployMode says who starts instances.
+// DeployMode is what starts the instances of a workload.
 type DeployMode string
 
 const (
-	// DeployManual starts instances only on request.
+	// DeployManual starts an instance only when a user creates it.
 	DeployManual DeployMode = "Manual"
 	// DeployAutomatic keeps spec.replicas instances of the newest revision.
 	DeployAutomatic DeployMode = "Automatic"
 )
 
-// WorkloadSpec is what a user asks for.
+// WorkloadSpec is the desired state of a Workload.
 type WorkloadSpec struct {
-	// deploy says who starts instances: Manual (default) or Automatic.
+	// deploy is Manual (default) or Automatic. With Manual, a user creates each instance. With
+	// Automatic, the controller keeps the number of replicas.
 	// +optional
 	Deploy DeployMode `json:"deploy,omitempty" protobuf:"bytes,1,opt,name=deploy,casttype=DeployMode"`
 	// replicas is the number of instances that an Automatic workload keeps.
 	// Defaults to 1.
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty" protobuf:"varint,2,opt,name=replicas"`
-	// strategy says how an Automatic workload replaces instances of an older revision.
+	// strategy is how an Automatic workload replaces instances of an older revision.
 	// +optional
 	Strategy UpdateStrategy `json:"strategy,omitempty" protobuf:"bytes,3,opt,name=strategy"`
-	// disruption bounds how many instances may be taken away at once by a drain.
+	// disruption limits how many instances a drain may stop at once.
 	// +optional
 	Disruption Disruption `json:"disruption,omitempty" protobuf:"bytes,4,opt,name=disruption"`
-	// revisionHistoryLimit is how many unused revisions are kept. Defaults to 10.
+	// revisionHistoryLimit is the number of unused revisions that are kept. Defaults to 10.
 	// +optional
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty" protobuf:"varint,5,opt,name=revisionHistoryLimit"`
-	// replaceAfterSeconds overrides the cluster's time after which an instance
-	// on a node that is not heard of is replaced by a new one.
+	// replaceAfterSeconds is the time after which an instance on a lost node is replaced by a new
+	// one. Defaults to the cluster's setting (--replace-after).
 	// +optional
 	ReplaceAfterSeconds *int32 `json:"replaceAfterSeconds,omitempty" protobuf:"varint,6,opt,name=replaceAfterSeconds"`
-	// paused holds rollouts.
+	// paused pauses rollouts.
 	// +optional
 	Paused bool `json:"paused,omitempty" protobuf:"varint,7,opt,name=paused"`
-	// What an instance is made of. A change here makes a new WorkloadRevision.
+	// The description of an instance. A change of it creates a new WorkloadRevision.
 	InstanceTemplate `json:",inline" protobuf:"bytes,8,opt,name=instanceTemplate"`
 }
 
-// UpdateStrategyType names a way to replace instances.
+// UpdateStrategyType is a way to replace instances.
 type UpdateStrategyType string
 
 const (
@@ -92,7 +93,7 @@ const (
 	Recreate UpdateStrategyType = "Recreate"
 )
 
-// UpdateStrategy bounds a rollout.
+// UpdateStrategy limits a rollout.
 type UpdateStrategy struct {
 	// type is RollingUpdate (default) or Recreate.
 	// +optional
@@ -101,8 +102,8 @@ type UpdateStrategy struct {
 	// update: a number or a percentage, rounded up. Defaults to 25%.
 	// +optional
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty" protobuf:"bytes,2,opt,name=maxSurge"`
-	// maxUnavailable is how many instances below replicas may be ready during a
-	// rolling update: a number or a percentage, rounded down. Defaults to 25%.
+	// maxUnavailable is how many of the replicas may be not ready during a rolling update: a
+	// number or a percentage, rounded down. Defaults to 25%.
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty" protobuf:"bytes,3,opt,name=maxUnavailable"`
 	// progressDeadlineSeconds is how long a rollout may make no progress before
@@ -111,7 +112,7 @@ type UpdateStrategy struct {
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty" protobuf:"varint,4,opt,name=progressDeadlineSeconds"`
 }
 
-// Disruption bounds voluntary evictions.
+// Disruption limits voluntary evictions.
 type Disruption struct {
 	// maxUnavailable is how many instances may be not ready because of a drain:
 	// a number or a percentage, rounded up. Defaults to 1.
@@ -129,34 +130,33 @@ const (
 	WorkloadReplicaFailure = "ReplicaFailure"
 )
 
-// WorkloadStatus is what was last seen of a Workload.
+// WorkloadStatus is the last observed state of a Workload.
 type WorkloadStatus struct {
-	// observedGeneration is the generation that this status speaks of.
+	// observedGeneration is the generation of the spec from which this status was made.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty" protobuf:"varint,1,opt,name=observedGeneration"`
-	// replicas counts the instances that exist and are not ending.
+	// replicas is the number of instances that exist and are not ending.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty" protobuf:"varint,2,opt,name=replicas"`
-	// readyReplicas counts the ready ones.
+	// readyReplicas is the number of ready instances.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty" protobuf:"varint,3,opt,name=readyReplicas"`
-	// updatedReplicas counts those of the newest revision.
+	// updatedReplicas is the number of instances of the newest revision.
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty" protobuf:"varint,4,opt,name=updatedReplicas"`
-	// pendingReplicas counts those that no node has.
+	// pendingReplicas is the number of instances that have no node yet.
 	// +optional
 	PendingReplicas int32 `json:"pendingReplicas,omitempty" protobuf:"varint,5,opt,name=pendingReplicas"`
-	// failedReplicas counts those in phase Failed.
+	// failedReplicas is the number of instances in phase Failed.
 	// +optional
 	FailedReplicas int32 `json:"failedReplicas,omitempty" protobuf:"varint,6,opt,name=failedReplicas"`
-	// completedReplicas counts those in phase Completed.
+	// completedReplicas is the number of instances in phase Completed.
 	// +optional
 	CompletedReplicas int32 `json:"completedReplicas,omitempty" protobuf:"varint,7,opt,name=completedReplicas"`
 	// currentRevision is the name of the newest WorkloadRevision.
 	// +optional
 	CurrentRevision string `json:"currentRevision,omitempty" protobuf:"bytes,8,opt,name=currentRevision"`
-	// selector is the label selector of the instances, as text; for the scale
-	// subresource.
+	// selector is the label selector of the instances as text, for the scale subresource.
 	// +optional
 	Selector string `json:"selector,omitempty" protobuf:"bytes,9,opt,name=selector"`
 	// addresses are the virtual addresses of the workload.
@@ -174,16 +174,16 @@ type WorkloadStatus struct {
 // +genclient
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// WorkloadRevision is an immutable copy of what an instance of a Workload is
-// made of, named <workload>-<hash>.
+// WorkloadRevision is an immutable copy of a Workload's instance template, named
+// <workload>-<hash>.
 type WorkloadRevision struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty" protobuf:"bytes,1,opt,name=metadata"`
-	// revision counts up by one for each new template of the workload; a
-	// rollback gives an old revision a new, highest number.
+	// revision increases by one for each new template of the workload. A rollback gives an old
+	// revision a new, highest number.
 	Revision int64 `json:"revision" protobuf:"varint,2,opt,name=revision"`
-	// template is what an instance is made of.
+	// template describes an instance.
 	Template InstanceTemplate `json:"template" protobuf:"bytes,3,opt,name=template"`
 }
 

@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Cluster is a physical cluster, rik's own or Kubernetes, that work can be sent to.
-// Its name is a DNS label, because labels and namespaces are made of it.
+// Cluster registers a physical cluster, of rik or Kubernetes, to which objects can be sent. Its
+// name is a DNS label, because labels and namespaces contain it.
 //
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 // +kubebuilder:object:root=true
@@ -29,45 +29,45 @@ type Cluster struct {
 	Status ClusterStatus `json:"status,omitempty"`
 }
 
-// ClusterSpec says how a cluster is reached and what may be sent to it.
+// ClusterSpec is how to connect to a cluster, and what may be sent to it.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.kubeconfig) && self.kubeconfig.size() > 0 && has(self.kubeconfigSecretRef))",message="give kubeconfig or kubeconfigSecretRef, not both"
 type ClusterSpec struct {
-	// Kubeconfig reaches the cluster. Whoever may read this object reads the
-	// credentials in it; KubeconfigSecretRef is better.
+	// Kubeconfig is the kubeconfig for the cluster. Every user who may read this object can read
+	// its credentials. Use KubeconfigSecretRef instead.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=262144
 	KubeConfig string `json:"kubeconfig,omitempty"`
-	// KubeconfigSecretRef names a Secret that holds the kubeconfig. A change of it is
-	// taken up at once.
+	// KubeconfigSecretRef refers to a Secret with the kubeconfig. A change of the Secret takes
+	// effect at once.
 	//
 	// +optional
 	KubeconfigSecretRef *SecretKeyReference `json:"kubeconfigSecretRef,omitempty"`
-	// Unschedulable keeps new work away. What is there stays.
+	// Unschedulable keeps new objects away. Existing objects stay.
 	//
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
-	// EvictAfter is when work that is there has to leave too.
+	// EvictAfter is the time after which existing parts move away too.
 	//
 	// +optional
 	EvictAfter *metav1.Time `json:"evictAfter,omitempty"`
-	// Taints keep away the parts of split roots that do not tolerate them. Objects that a
-	// label sends to this cluster go to it all the same.
+	// Taints keep parts of roots that do not tolerate them away. Objects that a user's label
+	// sends to this cluster still go there.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Taints []ClusterTaint `json:"taints,omitempty"`
-	// SyncMode says who carries objects: the cluster controller (push), an agent that
-	// it installs in the cluster (pull), or one that somebody else runs (none). Empty
-	// means what the cluster controller was started with.
+	// SyncMode is which syncer copies the objects. With push it runs in the cluster controller.
+	// With pull it is an agent that the cluster controller installs in the cluster. With none the
+	// administrator runs a syncer. Defaults to the setting of the cluster controller.
 	//
 	// +optional
 	SyncMode SyncMode `json:"syncMode,omitempty"`
-	// ClusterScopedResources are the cluster-scoped types, as resource.group, that may
-	// be synced to this cluster; none by default. Types that give power over a cluster
-	// (RBAC, admission, CRDs, API services) never are.
+	// ClusterScopedResources are the cluster-scoped types that may be synced to this cluster, as
+	// resource.group. There are none by default. Types that control a cluster (RBAC, admission,
+	// CRDs, API services) are never synced.
 	//
 	// +optional
 	// +listType=set
@@ -76,7 +76,7 @@ type ClusterSpec struct {
 	ClusterScopedResources []string `json:"clusterScopedResources,omitempty"`
 }
 
-// SyncMode says who carries objects to a cluster and back.
+// SyncMode is which syncer copies objects to a cluster, and their status back.
 //
 // +kubebuilder:validation:Enum="";push;pull;none
 type SyncMode string
@@ -88,7 +88,7 @@ const (
 	SyncNone SyncMode = "none"
 )
 
-// SecretKeyReference names one value of a Secret.
+// SecretKeyReference refers to one value of a Secret.
 type SecretKeyReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -96,7 +96,7 @@ type SecretKeyReference struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// Key in the Secret: kubeconfig by default.
+	// Key is the key in the Secret: kubeconfig by default.
 	//
 	// +optional
 	// +kubebuilder:default=kubeconfig
@@ -104,18 +104,18 @@ type SecretKeyReference struct {
 	Key string `json:"key,omitempty"`
 }
 
-// ClusterStatus is what the cluster controller and the syncer have found.
+// ClusterStatus is what the cluster controller and the syncer have observed.
 type ClusterStatus struct {
 	// Location is the host and port of the cluster's API server.
 	//
 	// +optional
 	Location string `json:"location,omitempty"`
-	// UID is that of the cluster's kube-system namespace: another one at the same
-	// address is another cluster.
+	// UID is the UID of the cluster's kube-system namespace. A different UID at the same address
+	// means that it is a different cluster.
 	//
 	// +optional
 	UID string `json:"uid,omitempty"`
-	// Version of the cluster's API server.
+	// Version is the version of the cluster's API server.
 	//
 	// +optional
 	Version string `json:"version,omitempty"`
@@ -125,31 +125,31 @@ type ClusterStatus struct {
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
-	// Conditions: Ready, which sums up the others; APIImporterReady; SyncerReady;
-	// HeartbeatHealthy; DeletesPaused while a mass deletion waits for a go-ahead; Fencing
-	// while the cluster stops fenced workloads by itself when its syncer is cut off.
+	// Conditions are Ready, which summarizes the others, APIImporterReady, SyncerReady and
+	// HeartbeatHealthy. DeletesPaused is True while a mass deletion waits for a go-ahead. Fencing
+	// is True if the cluster stops fenced workloads by itself when its syncer is disconnected.
 	//
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// LastHeartbeatTime is when the syncer last said that it works.
+	// LastHeartbeatTime is when the syncer sent its last heartbeat.
 	//
 	// +optional
 	LastHeartbeatTime *metav1.Time `json:"lastHeartbeatTime,omitempty"`
-	// SameAs is an older Cluster that stands for the same physical cluster. Nothing new is
-	// placed here as long as both are registered: they fail together.
+	// SameAs is the name of an older Cluster that registers the same physical cluster. While both
+	// are registered, no new part is placed here, because both fail together.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	SameAs string `json:"sameAs,omitempty"`
-	// SyncedResources are the types, as resource.group, that are carried.
+	// SyncedResources are the types that are synced, as resource.group.
 	//
 	// +optional
 	// +listType=set
 	SyncedResources []string `json:"syncedResources,omitempty"`
-	// ResourceProblems are faults that concern one type and not the whole cluster. Other
-	// types are carried as before.
+	// ResourceProblems are problems that affect one type and not the whole cluster. Other types
+	// are synced as before.
 	//
 	// +optional
 	// +listType=map
@@ -159,39 +159,40 @@ type ClusterStatus struct {
 	ResourceProblems []ResourceProblem `json:"resourceProblems,omitempty"`
 }
 
-// ResourceProblem is what is wrong with one type in one cluster.
+// ResourceProblem is a problem of one type in one cluster.
 type ResourceProblem struct {
 	// Resource is the type, as resource.group.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Resource string `json:"resource"`
-	// Reason is one word for it.
+	// Reason is one word in CamelCase.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason"`
-	// Message says what happened, and what to do.
+	// Message is what happened, and what to do.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Message string `json:"message,omitempty"`
-	// Since is when it was first seen.
+	// Since is when the problem was first observed.
 	Since metav1.Time `json:"since"`
 }
 
 // The reasons of a ResourceProblem.
 const (
-	// ResourceNotReadable: objects of the type cannot be listed or watched. What is there
-	// stays; nothing new is placed there.
+	// ResourceNotReadable means that objects of the type cannot be listed or watched. Existing
+	// objects stay. No new ones are placed there.
 	ResourceNotReadable = "NotReadable"
-	// ResourceNotServed: one side does not serve the type, or not in a common version.
+	// ResourceNotServed means that one side does not serve the type, or that the sides serve no
+	// common version.
 	ResourceNotServed = "NotServed"
-	// ResourceRequestsWait: so many requests for objects of the type wait for an answer that
-	// further ones have to wait.
+	// ResourceRequestsWait means that so many requests for objects of the type wait for an answer
+	// that further requests are delayed.
 	ResourceRequestsWait = "RequestsWait"
-	// ResourceIncompatible: the cluster's schema of the type no longer takes every object
-	// that is valid in the kcp. Objects that it takes are carried.
+	// ResourceIncompatible means that the cluster's schema no longer accepts every object that is
+	// valid in the kcp. Objects that it accepts are synced.
 	ResourceIncompatible = "Incompatible"
 )
 
@@ -206,8 +207,8 @@ const (
 	ConditionSyncerReady      = "SyncerReady"
 	ConditionHeartbeatHealthy = "HeartbeatHealthy"
 	ConditionDeletesPaused    = "DeletesPaused"
-	// ConditionFencing is True while the cluster stops fenced workloads by itself when its
-	// syncer is cut off.
+	// ConditionFencing is True if the cluster stops fenced workloads by itself when its syncer is
+	// disconnected.
 	ConditionFencing = "Fencing"
 )
 
@@ -228,7 +229,8 @@ const (
 	ReasonOwnKCP                = "RegisteredInItself"
 	ReasonNoSyncer              = "SyncerIsRunByHand"
 	ReasonTooManyDeletes        = "TooManyDeletes"
-	// ReasonOldGoAhead is TooManyDeletes beside a go-ahead that was not given for them.
+	// ReasonOldGoAhead is like TooManyDeletes, and means that the existing go-ahead was not given
+	// for these deletions.
 	ReasonOldGoAhead      = "OldGoAhead"
 	ReasonHeartbeat       = "Heartbeat"
 	ReasonImported        = "Imported"

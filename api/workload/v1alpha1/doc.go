@@ -1,8 +1,8 @@
-// Package v1alpha1 holds the objects by which a kcp knows the clusters that work is
-// sent to, and the names of the labels and annotations that send it there.
+// Package v1alpha1 has the objects of a kcp that register clusters and place objects on them. It
+// also has the names of the labels and annotations that send objects to clusters.
 //
-// It holds types, names and the few answers that are a plain function of one object.
-// The types are served as CRDs, which lie in config.
+// It contains types, names and a few pure functions of one object. The types are served as CRDs.
+// The CRDs are in the directory config.
 //
 // +k8s:deepcopy-gen=package
 // +groupName=workload.kcp.dev

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// hints are the annotations on a root and what each sets.
+// hints are the annotations on a root, with the field that each one sets.
 var hints = map[string]func(*PlacementPolicy, string) error{
 	HintPrefix + "divide":       func(p *PlacementPolicy, v string) error { p.Divide = Division(v); return nil },
 	HintPrefix + "strategy":     func(p *PlacementPolicy, v string) error { p.Strategy = Strategy(v); return nil },
@@ -35,9 +35,9 @@ var hints = map[string]func(*PlacementPolicy, string) error{
 	FenceAfterAnnotation:        func(p *PlacementPolicy, v string) (err error) { p.FenceAfter, err = parseDuration(v); return },
 }
 
-// WithHints is a policy with what a root's annotations say instead. Every annotation that
-// is unknown or cannot be read, and everything that does not fit together then, is an
-// error that names the annotation or the field; there is no policy then.
+// WithHints returns a policy in which a root's annotations override fields. It returns an error
+// for each annotation that is unknown or invalid, and for fields that do not fit together. The
+// error names the annotation or the field. With an error it returns no policy.
 //
 //	placement.workloads.kcp.dev/divide        replicas, whole or everywhere
 //	placement.workloads.kcp.dev/strategy      even, weighted, capacity or spread
@@ -68,7 +68,7 @@ func (p PlacementPolicy) WithHints(annotations map[string]string) (PlacementPoli
 			errs = append(errs, field.Invalid(at.Key(name), value, err.Error()))
 		}
 	}
-	// A strategy of the root's own leaves behind what belonged to the other one.
+	// A strategy of the root removes the fields that belonged to the strategy of the policy.
 	if strategy := annotations[HintPrefix+"strategy"]; strategy != "" && Strategy(strategy) != p.Strategy {
 		if _, own := annotations[HintPrefix+"topology-key"]; !own {
 			out.TopologyKey = ""
@@ -148,7 +148,7 @@ func parseDuration(s string) (*metav1.Duration, error) {
 	return &metav1.Duration{Duration: d}, nil
 }
 
-// Bounds of a policy; the schema of the CRD has them too.
+// Bounds of a policy. The schema of the CRD has them too.
 const (
 	maxWeight     = 1_000_000
 	maxClusters   = 256
@@ -157,8 +157,8 @@ const (
 	minFenceAfter = 10 * time.Second
 )
 
-// Validate says everything that is wrong with a policy, each with its field below a path.
-// It is what the schema of the CRD says, for policies that are not in a Placement.
+// Validate returns all errors of a policy, each with its field below a path. It makes the checks
+// of the CRD's schema, for policies that are not in a Placement.
 func (p *PlacementPolicy) Validate(at *field.Path) field.ErrorList {
 	errs := oneOf(at.Child("divide"), p.Divide, DivideReplicas, DivideWhole, DivideEverywhere)
 	errs = append(errs, oneOf(at.Child("strategy"), p.Strategy, StrategyEven, StrategyWeighted, StrategyCapacity, StrategySpread)...)
@@ -178,7 +178,7 @@ func (p *PlacementPolicy) Validate(at *field.Path) field.ErrorList {
 	return append(errs, validateDuration(at.Child("fenceAfter"), p.FenceAfter, minFenceAfter)...)
 }
 
-// validateMeasure looks at the strategy with what belongs to it.
+// validateMeasure checks the strategy and the fields that belong to it.
 func (p *PlacementPolicy) validateMeasure(at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	key := at.Child("topologyKey")

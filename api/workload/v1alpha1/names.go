@@ -8,97 +8,102 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Labels and annotations that send objects to clusters and tell where they came from.
+// Labels and annotations that send objects to clusters, and name their origin.
 const (
-	// ClusterLabel on an object upstream sends it to the one cluster that it names.
-	// Downstream it says for which cluster the object was made.
+	// ClusterLabel on an object upstream sends it to the one cluster that it names. Downstream it
+	// is the cluster for which the object was created.
 	ClusterLabel = "workloads.kcp.dev/cluster"
-	// TargetLabelPrefix before a cluster's name, with the value "true", sends an object
-	// to that cluster; a shared object has several.
+	// TargetLabelPrefix and a cluster's name together are a label. With the value "true" it sends
+	// an object to that cluster. An object with several targets has several such labels.
 	TargetLabelPrefix = "sync.workloads.kcp.dev/"
-	// OwnedByLabel names the root of an object that was split.
+	// OwnedByLabel on a leaf is the name of its root.
 	OwnedByLabel = "kcp.dev/owned-by"
-	// LocatorAnnotation on a namespace downstream says, as JSON of [Locator], which
-	// namespace upstream it stands for.
+	// LocatorAnnotation on a namespace downstream is the JSON of the [Locator] of its namespace
+	// upstream.
 	LocatorAnnotation = "kcp.dev/namespace-locator"
-	// UpstreamUIDAnnotation on an object downstream is its counterpart's UID: without
-	// it an object is somebody else's.
+	// UpstreamUIDAnnotation on an object downstream is the UID of its counterpart. An object
+	// without it does not belong to a syncer.
 	UpstreamUIDAnnotation = "workloads.kcp.dev/upstream-uid"
-	// NameAnnotation on a leaf is the name that its copy has in the cluster: that of its root. A
-	// copy without it has the leaf's name.
+	// NameAnnotation on a leaf is the name of its copy in the cluster, which is the name of its
+	// root. Without this annotation, the copy has the leaf's name.
 	NameAnnotation = "workloads.kcp.dev/name-in-cluster"
-	// UpstreamNameAnnotation on an object downstream is its counterpart's name, where that is
-	// another one.
+	// UpstreamNameAnnotation on an object downstream is its counterpart's name, if that is
+	// different.
 	UpstreamNameAnnotation = "workloads.kcp.dev/upstream-name"
-	// ProducesAnnotation on a CRD, or on one object, says which Secrets and ConfigMaps are made in
-	// a cluster for an object that is there: Secret={spec.target.name}|{metadata.name}, with
-	// commas. The object goes where these are needed.
+	// ProducesAnnotation on a CRD, or on one object, lists the Secrets and ConfigMaps that a
+	// controller creates in a cluster for the object. An example is
+	// Secret={spec.target.name}|{metadata.name}. Commas separate the entries. The object goes to
+	// each cluster that needs one of them.
 	ProducesAnnotation = "workloads.kcp.dev/produces"
-	// SelectsAnnotation on a CRD says in which field its objects select Pods or Services of their
-	// namespace: Service=spec.selector, with commas. The objects go where these are.
+	// SelectsAnnotation on a CRD lists the fields in which its objects select Pods or Services of
+	// their namespace. An example is Service=spec.selector. Commas separate the entries. The
+	// objects go to the clusters of the selected objects.
 	SelectsAnnotation = "workloads.kcp.dev/selects"
-	// YieldAnnotation lists, with commas, the fields that are applied when the object
-	// is made downstream and then left to others: spec.replicas.
+	// YieldAnnotation lists the fields that are set when the object is created downstream, and
+	// are then yielded to other writers. Commas separate them. The only possible field is
+	// spec.replicas.
 	YieldAnnotation = "workloads.kcp.dev/yield"
-	// YieldNone as its value gives nothing away, the replicas to an autoscaler included.
+	// YieldNone as its value yields no field, also not the replicas to an autoscaler.
 	YieldNone = "none"
 	// DeleteDataAnnotation with the value "true" lets a PersistentVolumeClaim be deleted
 	// downstream when it leaves a cluster.
 	DeleteDataAnnotation = "workloads.kcp.dev/delete-data"
-	// RecreateAnnotation with the value "true" lets an object be deleted and made again
-	// downstream when a field that cannot change has changed.
+	// RecreateAnnotation with the value "true" lets an object be deleted and created again
+	// downstream if an immutable field has changed.
 	RecreateAnnotation = "workloads.kcp.dev/recreate"
-	// AllowDeletesAnnotation on a Cluster is the go-ahead for a mass deletion that was
-	// paused: the value is the number that the condition DeletesPaused names.
+	// AllowDeletesAnnotation on a Cluster is the go-ahead for a mass deletion that was paused.
+	// Its value is the number in the condition DeletesPaused.
 	AllowDeletesAnnotation = "workloads.kcp.dev/allow-deletes"
-	// OwnClusterAnnotation with the value "true" on a Cluster says that it counts as one of its
-	// own though another stands for the same physical cluster, as when each has a part of it.
+	// OwnClusterAnnotation with the value "true" on a Cluster makes it count as a separate
+	// cluster, although another Cluster registers the same physical cluster. An example is that
+	// each of them uses a part of it.
 	OwnClusterAnnotation = "workloads.kcp.dev/own-cluster"
-	// StatusAnnotationPrefix before a cluster's name keeps, as JSON, the status that a
-	// shared object has in that cluster.
+	// StatusAnnotationPrefix and a cluster's name together are an annotation. Its value is the
+	// JSON of the object's status in that cluster. Objects with several targets have it.
 	StatusAnnotationPrefix = "status.workloads.kcp.dev/"
-	// ProblemAnnotationPrefix before a cluster's name says why the object is not as
-	// upstream wants it in that cluster.
+	// ProblemAnnotationPrefix and a cluster's name together are an annotation. Its value is why
+	// the object in that cluster does not match the one upstream.
 	ProblemAnnotationPrefix = "problem.workloads.kcp.dev/"
-	// FinalizerPrefix before a cluster's name holds an object upstream until it is gone
-	// from that cluster.
+	// FinalizerPrefix and a cluster's name together are a finalizer. It keeps an object upstream
+	// until it is deleted in that cluster.
 	FinalizerPrefix = "syncer.workloads.kcp.dev/"
-	// SyncerUserPrefix before a cluster's name is the user that its syncer is upstream. The
-	// user's UID is that of the Cluster: another of the same name has another syncer.
+	// SyncerUserPrefix and a cluster's name together are the user name of its syncer upstream.
+	// The user's UID is the UID of the Cluster, so a later Cluster of the same name has a
+	// different user.
 	SyncerUserPrefix = "system:rik:syncer:"
 	// SyncerSigner is the signer of CertificateSigningRequests for the users of syncers.
 	SyncerSigner = "rik.dev/syncer"
 	// FieldManager is the owner of the fields that a syncer sets downstream.
 	FieldManager = "rik-syncer"
-	// ClusterFinalizer holds a Cluster until what its syncer left upstream is released.
+	// ClusterFinalizer keeps a Cluster until the finalizers of its syncer are removed from the
+	// objects upstream.
 	ClusterFinalizer = "workload.kcp.dev/cluster-controller"
-	// FenceNamespace holds in a physical cluster one Lease for each Cluster that it is:
-	// see [FenceLeaseName].
+	// FenceNamespace in a physical cluster has one Lease for each Cluster that registers it. See
+	// [FenceLeaseName].
 	FenceNamespace = "rik-syncer"
-	// FenceChallengeAnnotation on that Lease is the challenge that the cluster's own
-	// controller has set last. That there is always a new one after an answer is its
-	// acknowledgement that it fences.
+	// FenceChallengeAnnotation on that Lease is the last challenge of the cluster's own
+	// controller. A new challenge after each answer shows that the controller fences.
 	FenceChallengeAnnotation = "workloads.kcp.dev/fence-challenge"
-	// FenceAnswerAnnotation on that Lease is the challenge that the syncer has read before
-	// it last had a sign of life from the kcp.
+	// FenceAnswerAnnotation on that Lease is the challenge that the syncer had read before the
+	// kcp last answered it.
 	FenceAnswerAnnotation = "workloads.kcp.dev/fence-answer"
-	// OnRemovalAnnotation on a Cluster with the value [OnRemovalDelete] has what roots
-	// have there deleted when the Cluster is. Otherwise it stays.
+	// OnRemovalAnnotation on a Cluster with the value [OnRemovalDelete] deletes the parts of
+	// roots in that cluster when the Cluster is deleted. Otherwise they stay.
 	OnRemovalAnnotation = "workloads.kcp.dev/on-removal"
 	OnRemovalDelete     = "delete"
-	// SplitterFinalizer holds such a Cluster until that is done.
+	// SplitterFinalizer keeps such a Cluster until they are deleted.
 	SplitterFinalizer = "workload.kcp.dev/splitter"
-	// FollowsAnnotation on an object lists, with commas, the clusters to which the splitter
-	// sent it because others need it there, and from which it takes it away again. Targets
-	// that somebody else gave the object are not among them, and stay.
+	// FollowsAnnotation on an object lists the clusters to which the splitter sent it, because
+	// other objects need it there. Commas separate them. The splitter also removes these targets.
+	// Targets that a user set are not in the list, and stay.
 	FollowsAnnotation = "workloads.kcp.dev/follows"
 	// DeployVerb on clusters/NAME lets a user send objects to that cluster.
 	DeployVerb = "deploy"
 )
 
-// Locator says which namespace of which kcp a namespace downstream stands for.
+// Locator identifies the namespace and the kcp to which a namespace downstream belongs.
 type Locator struct {
-	// UpstreamUID is that of the kcp's kube-system namespace.
+	// UpstreamUID is the UID of the kcp's kube-system namespace.
 	UpstreamUID string `json:"upstreamUID"`
 	// Cluster is the Cluster's name, and ClusterUID its UID.
 	Cluster    string `json:"cluster"`
@@ -107,11 +112,13 @@ type Locator struct {
 	Namespace string `json:"namespace"`
 }
 
-// FenceLeaseName is the Lease that a Cluster's syncer renews in the physical cluster.
+// FenceLeaseName returns the name of the Lease that a Cluster's syncer renews in the physical
+// cluster.
 func FenceLeaseName(clusterUID string) string { return "cluster-" + clusterUID }
 
-// NameInCluster is what the copy of an object is called in its cluster. Only a leaf can be called
-// otherwise than it is, and only as its root: no other object can claim that name there.
+// NameInCluster returns the name of an object's copy in its cluster. Only the copy of a leaf can
+// have a different name, and only the name of its root. No other object can claim that name
+// there.
 func NameInCluster(object metav1.Object) string {
 	wanted := object.GetAnnotations()[NameAnnotation]
 	ref := metav1.GetControllerOfNoCopy(object)
@@ -121,7 +128,7 @@ func NameInCluster(object metav1.Object) string {
 	return wanted
 }
 
-// Follows are the clusters in [FollowsAnnotation].
+// Follows returns the clusters in [FollowsAnnotation].
 func Follows(annotations map[string]string) []string {
 	if list := annotations[FollowsAnnotation]; list != "" {
 		return strings.Split(list, ",")
@@ -129,8 +136,8 @@ func Follows(annotations map[string]string) []string {
 	return nil
 }
 
-// Targets are the clusters that labels send an object to, sorted, each once. Names
-// that no Cluster can have are left out.
+// Targets returns the clusters to which labels send an object, sorted and without duplicates. It
+// omits names that no Cluster can have.
 func Targets(labels map[string]string) []string {
 	var names []string
 	add := func(name string) {

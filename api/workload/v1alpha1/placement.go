@@ -5,23 +5,25 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Annotations on a root that say what is wished for it alone.
+// Annotations on a root that set its own policy.
 const (
-	// HintPrefix stands before the name of a field of [PlacementPolicy].
+	// HintPrefix and the name of a field of [PlacementPolicy] together are the annotation for
+	// that field.
 	HintPrefix = "placement.workloads.kcp.dev/"
-	// NamesAnnotation says what the copies of a root's leaves are called in their clusters, with
-	// the value NamesRoot as the root, and with NamesLeaf as the leaf. It is for those that are
-	// made from then on.
+	// NamesAnnotation selects the names of the copies of a root's leaves in their clusters. With
+	// the value NamesRoot a copy has the name of the root, and with NamesLeaf that of the leaf.
+	// It applies to copies that are created later.
 	NamesAnnotation = HintPrefix + "names"
 	NamesRoot       = "root"
 	NamesLeaf       = "leaf"
-	// FenceAfterAnnotation is the field FenceAfter.
+	// FenceAfterAnnotation sets the field FenceAfter.
 	FenceAfterAnnotation = "workloads.kcp.dev/fence-after"
 )
 
-// Placement says how roots of its namespace are divided over the clusters: those that
-// TargetRef names or that Selector selects. Annotations on a root
-// ([HintPrefix]) say the same for that root alone, and go before this, field by field.
+// Placement is how roots of its namespace are split over the clusters. It applies to the root
+// that TargetRef names, or to the roots that Selector selects. Annotations on a root
+// ([HintPrefix]) set the same fields for that root alone. Each of them overrides the field of the
+// Placement.
 //
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 // +kubebuilder:object:root=true
@@ -37,7 +39,7 @@ type Placement struct {
 	Spec PlacementSpec `json:"spec"`
 }
 
-// PlacementSpec says which roots are meant, and what is wished for them.
+// PlacementSpec selects roots, and has the policy for them.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.targetRef) != has(self.selector)",message="give targetRef or selector, and not both"
 type PlacementSpec struct {
@@ -45,7 +47,7 @@ type PlacementSpec struct {
 	//
 	// +optional
 	TargetRef *TargetReference `json:"targetRef,omitempty"`
-	// Selector selects roots by their labels, of any type; an empty one selects all.
+	// Selector selects roots of any type by their labels. An empty selector selects all roots.
 	//
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
@@ -53,9 +55,10 @@ type PlacementSpec struct {
 	PlacementPolicy `json:",inline"`
 }
 
-// TargetReference names an object of the Placement's namespace.
+// TargetReference refers to an object of the Placement's namespace.
 type TargetReference struct {
-	// Group of the object's type; empty for the first types, as Service.
+	// Group is the API group of the object's type. It is empty for the core group, for example
+	// for a Service.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -68,31 +71,31 @@ type TargetReference struct {
 	Name string `json:"name"`
 }
 
-// PlacementPolicy is what is wished for a root. What is not set has the default that its
-// field names.
+// PlacementPolicy is the policy for splitting a root. A field that is not set has the default
+// that its description names.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.strategy) && self.strategy == 'spread') == has(self.topologyKey)",message="topologyKey goes with the strategy spread, which needs it"
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || has(self.strategy) && self.strategy in ['weighted', 'spread']",message="weights go with the strategies weighted and spread"
 // +kubebuilder:validation:XValidation:rule="!has(self.strategy) || self.strategy != 'weighted' || has(self.weights)",message="the strategy weighted needs weights"
 type PlacementPolicy struct {
-	// Divide says whether the root's replicas are divided, or the root as a whole goes
-	// to one cluster or to every one. By default its type says.
+	// Divide is what is split. Either the root's replicas are split over clusters, or the whole
+	// root goes to one cluster, or to every cluster. The default depends on the root's type.
 	//
 	// +optional
 	Divide Division `json:"divide,omitempty"`
-	// Strategy of dividing: even by default.
+	// Strategy is how replicas are split: even by default.
 	//
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
-	// TopologyKey is the label of Clusters by whose values the strategy spread groups
-	// them. Those without it are one group.
+	// TopologyKey is a label of Clusters. The strategy spread groups Clusters by its values.
+	// Clusters without the label are one group.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	TopologyKey string `json:"topologyKey,omitempty"`
-	// Weights of clusters. One that is not named has the weight 1; one with the weight 0
-	// gets no part.
+	// Weights are the weights of clusters. A cluster that is not in the list has the weight 1. A
+	// cluster with the weight 0 gets no part.
 	//
 	// +optional
 	// +listType=map
@@ -100,38 +103,37 @@ type PlacementPolicy struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	Weights []ClusterWeight `json:"weights,omitempty"`
-	// Clusters selects, by their labels, the clusters that may have parts; all by
-	// default. Each Cluster has the label workloads.kcp.dev/cluster with its name here,
-	// whether it is written on it or not.
+	// Clusters selects the clusters that may have parts, by their labels. All clusters may by
+	// default. For this selector, each Cluster has the label workloads.kcp.dev/cluster with its
+	// own name, even if the object does not have it.
 	//
 	// +optional
 	Clusters *metav1.LabelSelector `json:"clusters,omitempty"`
-	// NotClusters selects clusters that have no part, also of those that Clusters selects.
+	// NotClusters selects clusters that get no part. It overrides Clusters.
 	//
 	// +optional
 	NotClusters *metav1.LabelSelector `json:"notClusters,omitempty"`
-	// Tolerations of taints of Clusters.
+	// Tolerations let the root's parts run on Clusters with these taints.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Tolerations []ClusterToleration `json:"tolerations,omitempty"`
-	// MaxSurge is how many replicas there may be above the whole while parts are moved: a
-	// number, or a part of the whole in percent, rounded up. With 0 a part is taken away
-	// before it is given to another cluster. By default it is 25% for what is divided, and
-	// 0 for what is whole.
+	// MaxSurge is how many replicas may exist above the total while parts move: a number, or a
+	// percentage of the total, rounded up. With 0, replicas stop in the old cluster before they
+	// start in the new one. The default is 25% if replicas are split, and 0 for a whole root.
 	//
 	// +optional
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=10
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 && self <= 1000000 : self.matches('^([0-9]|[1-9][0-9]|100)%$')",message="a number from 0 to 1000000, or from 0% to 100%"
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
-	// MaxMoves limits how many replicas are moved between clusters that work. What was
-	// lost with a cluster is replaced without a limit. By default there is none.
+	// MaxMoves limits how many replicas move between clusters that are ready. Replicas of a lost
+	// cluster are replaced without this limit. There is no limit by default.
 	//
 	// +optional
 	MaxMoves *MoveLimit `json:"maxMoves,omitempty"`
-	// GracePeriod is how long a cluster that is not ready keeps its parts: 5m by default.
+	// GracePeriod is how long a cluster that is not ready keeps its parts. The default is 5m.
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -139,10 +141,10 @@ type PlacementPolicy struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="a time of at most 2562047h"
 	GracePeriod *metav1.Duration `json:"gracePeriod,omitempty"`
-	// FenceAfter asks for a fence: a cluster that is cut off stops the root's replicas
-	// after this time by itself, and they are replaced only when it must have done so.
-	// Clusters that cannot do that get no part. There is no fence by default, and at most
-	// the parts of the clusters that are cut off run twice.
+	// FenceAfter sets a fence. A disconnected cluster stops the root's replicas by itself after
+	// this time. They are replaced only after it must have stopped them. Clusters that cannot do
+	// this get no part. There is no fence by default. Without one, the parts of disconnected
+	// clusters may run twice.
 	//
 	// +optional
 	// +kubebuilder:validation:Type=string
@@ -152,37 +154,37 @@ type PlacementPolicy struct {
 	FenceAfter *metav1.Duration `json:"fenceAfter,omitempty"`
 }
 
-// Division says what is done with a root.
+// Division is what is split.
 //
 // +kubebuilder:validation:Enum=replicas;whole;everywhere
 type Division string
 
 // The divisions.
 const (
-	// DivideReplicas gives each cluster a part of the replicas.
+	// DivideReplicas splits the replicas over clusters.
 	DivideReplicas Division = "replicas"
-	// DivideWhole sends the root as it is to one cluster.
+	// DivideWhole sends the whole root to one cluster.
 	DivideWhole Division = "whole"
-	// DivideEverywhere sends the root as it is to every cluster that may have it.
+	// DivideEverywhere sends the whole root to every cluster that may have it.
 	DivideEverywhere Division = "everywhere"
 )
 
-// Strategy says by what measure a root is divided.
+// Strategy is how replicas are split over clusters.
 //
 // +kubebuilder:validation:Enum=even;weighted;capacity;spread
 type Strategy string
 
 // The strategies.
 const (
-	// StrategyEven gives each cluster the same.
+	// StrategyEven gives each cluster the same number.
 	StrategyEven Strategy = "even"
-	// StrategyWeighted divides in proportion to Weights.
+	// StrategyWeighted splits in proportion to Weights.
 	StrategyWeighted Strategy = "weighted"
-	// StrategyCapacity divides in proportion to how many replicas the clusters'
-	// allocatable resources are enough for.
+	// StrategyCapacity splits in proportion to the number of replicas for which the clusters'
+	// allocatable resources are sufficient.
 	StrategyCapacity Strategy = "capacity"
-	// StrategySpread gives each value of a label of the clusters the same, and divides
-	// that among the clusters that have it, evenly or by Weights.
+	// StrategySpread gives each value of a label of the clusters the same number. It splits that
+	// number over the clusters with the value, evenly or by Weights.
 	StrategySpread Strategy = "spread"
 )
 
@@ -196,9 +198,9 @@ type ClusterWeight struct {
 	Weight int32 `json:"weight"`
 }
 
-// MoveLimit is a number of moves in a time.
+// MoveLimit is a number of moves in a time interval.
 type MoveLimit struct {
-	// Count of replicas; of whole roots, of roots.
+	// Count is a number of replicas. For whole roots it is a number of roots.
 	//
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
@@ -213,20 +215,20 @@ type MoveLimit struct {
 	Interval *metav1.Duration `json:"interval,omitempty"`
 }
 
-// TaintEffect says what a taint of a Cluster does to what does not tolerate it.
+// TaintEffect is the effect of a Cluster's taint on parts that do not tolerate it.
 //
 // +kubebuilder:validation:Enum=NoSchedule;NoExecute
 type TaintEffect string
 
 // The effects of taints.
 const (
-	// TaintNoSchedule keeps new parts away. What is there stays.
+	// TaintNoSchedule keeps new parts away. Existing parts stay.
 	TaintNoSchedule TaintEffect = "NoSchedule"
-	// TaintNoExecute makes what is there leave too.
+	// TaintNoExecute also moves existing parts away.
 	TaintNoExecute TaintEffect = "NoExecute"
 )
 
-// ClusterTaint keeps away from a Cluster the parts of roots that do not tolerate it.
+// ClusterTaint keeps parts of roots that do not tolerate it away from a Cluster.
 type ClusterTaint struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -242,26 +244,26 @@ type ClusterTaint struct {
 // +kubebuilder:validation:XValidation:rule="has(self.key) || has(self.operator) && self.operator == 'Exists'",message="without a key the operator has to be Exists"
 // +kubebuilder:validation:XValidation:rule="!has(self.operator) || self.operator != 'Exists' || !has(self.value)",message="the operator Exists takes no value"
 type ClusterToleration struct {
-	// Key of the taint; every one if it is empty, with the operator Exists.
+	// Key is the key of the taint. An empty key with the operator Exists matches every taint.
 	//
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	Key string `json:"key,omitempty"`
-	// Operator compares the value: Equal by default.
+	// Operator is how the value is compared: Equal by default.
 	//
 	// +optional
 	Operator TolerationOperator `json:"operator,omitempty"`
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Value string `json:"value,omitempty"`
-	// Effect of the taint; both if it is empty.
+	// Effect is the effect of the taint. An empty effect matches both.
 	//
 	// +optional
 	Effect TaintEffect `json:"effect,omitempty"`
 }
 
-// TolerationOperator says how a toleration looks at a taint's value.
+// TolerationOperator is how a toleration compares a taint's value.
 //
 // +kubebuilder:validation:Enum=Equal;Exists
 type TolerationOperator string
@@ -272,7 +274,7 @@ const (
 	TolerationExists TolerationOperator = "Exists"
 )
 
-// Tolerates says whether a taint is tolerated.
+// Tolerates returns whether t tolerates a taint.
 func (t ClusterToleration) Tolerates(taint ClusterTaint) bool {
 	switch {
 	case t.Effect != "" && t.Effect != taint.Effect, t.Key != "" && t.Key != taint.Key:

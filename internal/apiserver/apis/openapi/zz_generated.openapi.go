@@ -78,7 +78,7 @@ func schema_rik_api_rik_v1alpha1_Affinity(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Affinity attracts instances to nodes or to and from other instances.",
+				Description: "Affinity attracts instances to nodes or to other instances, or keeps them apart from other instances.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"nodeRequired": {
@@ -88,7 +88,7 @@ func schema_rik_api_rik_v1alpha1_Affinity(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "nodeRequired: at least one term must match the node's labels.",
+							Description: "nodeRequired are terms of which at least one must match the node's labels.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -107,7 +107,7 @@ func schema_rik_api_rik_v1alpha1_Affinity(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "nodePreferred adds weight for each term that matches.",
+							Description: "nodePreferred adds the weight of each matching term to the node's score.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -126,7 +126,7 @@ func schema_rik_api_rik_v1alpha1_Affinity(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "instanceRequired: an instance that matches must run in the same topology.",
+							Description: "instanceRequired are terms. For each one, a matching instance must run in the same topology.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -145,7 +145,7 @@ func schema_rik_api_rik_v1alpha1_Affinity(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "instanceForbidden: no instance that matches may run in the same topology.",
+							Description: "instanceForbidden are terms. No matching instance may run in the same topology.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -174,7 +174,7 @@ func schema_rik_api_rik_v1alpha1_App(ref common.ReferenceCallback) common.OpenAP
 				Properties: map[string]spec.Schema{
 					"repo": {
 						SchemaProps: spec.SchemaProps{
-							Description: "repo is an https archive or a local path.",
+							Description: "repo is the https URL of an archive, or a local path.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -286,7 +286,7 @@ func schema_rik_api_rik_v1alpha1_App(ref common.ReferenceCallback) common.OpenAP
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "envFrom takes every key of a ConfigMap or Secret.",
+							Description: "envFrom sets a variable for every key of a ConfigMap or Secret.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -300,7 +300,7 @@ func schema_rik_api_rik_v1alpha1_App(ref common.ReferenceCallback) common.OpenAP
 					},
 					"livenessProbe": {
 						SchemaProps: spec.SchemaProps{
-							Description: "livenessProbe restarts the process when it fails.",
+							Description: "livenessProbe restarts the process if it fails.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Probe"),
 						},
 					},
@@ -312,7 +312,7 @@ func schema_rik_api_rik_v1alpha1_App(ref common.ReferenceCallback) common.OpenAP
 					},
 					"startupProbe": {
 						SchemaProps: spec.SchemaProps{
-							Description: "startupProbe holds the other two until it succeeded once.",
+							Description: "startupProbe delays the other two probes until it has succeeded once.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Probe"),
 						},
 					},
@@ -342,7 +342,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					},
 					"image": {
 						SchemaProps: spec.SchemaProps{
-							Description: "image is a reference: docker:// (default transport), oci:, oci-archive:, docker-archive: or dir:.",
+							Description: "image is a reference with one of the transports docker:// (default), oci:, oci-archive:, docker-archive: or dir:.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -350,7 +350,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					},
 					"imagePullPolicy": {
 						SchemaProps: spec.SchemaProps{
-							Description: "imagePullPolicy is IfNotPresent (default, Always for the tag latest of a registry), Always or Never.",
+							Description: "imagePullPolicy is IfNotPresent, Always or Never. Defaults to IfNotPresent, and to Always for the tag latest of a registry.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -397,14 +397,14 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					},
 					"workingDir": {
 						SchemaProps: spec.SchemaProps{
-							Description: "workingDir inside the container. Defaults to the image's.",
+							Description: "workingDir is the working directory inside the container. Defaults to the image's.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"user": {
 						SchemaProps: spec.SchemaProps{
-							Description: "user as \"name\", \"uid\" or either with \":group\". Defaults to the image's.",
+							Description: "user is \"name\" or \"uid\", and either can be followed by \":group\". Defaults to the image's.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -421,7 +421,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "env by unique names, in order; $(NAME) refers to earlier ones.",
+							Description: "env are environment variables with unique names. $(NAME) in a value refers to an earlier one.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -440,7 +440,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "envFrom takes every key of a ConfigMap or Secret.",
+							Description: "envFrom sets a variable for every key of a ConfigMap or Secret.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -477,7 +477,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					},
 					"resources": {
 						SchemaProps: spec.SchemaProps{
-							Description: "resources that it needs and may use at most.",
+							Description: "resources are what the container needs, and the most that it may use.",
 							Default:     map[string]interface{}{},
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Resources"),
 						},
@@ -494,7 +494,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "volumeMounts put volumes into the container's file system.",
+							Description: "volumeMounts mount volumes in the container's file system.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -508,7 +508,7 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					},
 					"livenessProbe": {
 						SchemaProps: spec.SchemaProps{
-							Description: "livenessProbe restarts the container when it fails.",
+							Description: "livenessProbe restarts the container if it fails.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Probe"),
 						},
 					},
@@ -520,19 +520,19 @@ func schema_rik_api_rik_v1alpha1_Container(ref common.ReferenceCallback) common.
 					},
 					"startupProbe": {
 						SchemaProps: spec.SchemaProps{
-							Description: "startupProbe holds the other two until it succeeded once.",
+							Description: "startupProbe delays the other two probes until it has succeeded once.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Probe"),
 						},
 					},
 					"security": {
 						SchemaProps: spec.SchemaProps{
-							Description: "security narrows or widens what the processes may do.",
+							Description: "security adds to or removes from the permissions of the processes.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Security"),
 						},
 					},
 					"tty": {
 						SchemaProps: spec.SchemaProps{
-							Description: "tty gives the process a terminal.",
+							Description: "tty starts the process with a terminal.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -568,7 +568,7 @@ func schema_rik_api_rik_v1alpha1_ContainerEnd(ref common.ReferenceCallback) comm
 					},
 					"exitCode": {
 						SchemaProps: spec.SchemaProps{
-							Description: "exitCode is 128+n for signal n.",
+							Description: "exitCode is the exit code, or 128+n for signal n.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -597,7 +597,7 @@ func schema_rik_api_rik_v1alpha1_ContainerStatus(ref common.ReferenceCallback) c
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "ContainerStatus is what was last seen of one container.",
+				Description: "ContainerStatus is the last observed state of one container.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"name": {
@@ -634,14 +634,14 @@ func schema_rik_api_rik_v1alpha1_ContainerStatus(ref common.ReferenceCallback) c
 					},
 					"restartCount": {
 						SchemaProps: spec.SchemaProps{
-							Description: "restartCount counts the starts after the first.",
+							Description: "restartCount is the number of starts after the first.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"exitCode": {
 						SchemaProps: spec.SchemaProps{
-							Description: "exitCode of the last end; 128+n for signal n.",
+							Description: "exitCode is the last exit code. It is 128+n for signal n.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -658,14 +658,14 @@ func schema_rik_api_rik_v1alpha1_ContainerStatus(ref common.ReferenceCallback) c
 					},
 					"imageDigest": {
 						SchemaProps: spec.SchemaProps{
-							Description: "imageDigest is the digest of the manifest that runs.",
+							Description: "imageDigest is the digest of the running image's manifest.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"lastState": {
 						SchemaProps: spec.SchemaProps{
-							Description: "lastState is how the latest run ended of a container that runs again or waits for that. It stays when a restart clears the fields above. The reason OOMKilled without a restart is of processes that the kernel killed in a container that goes on.",
+							Description: "lastState is how the previous run of a container ended, if the container runs again or waits for its restart. It stays when a restart clears the fields above. The reason OOMKilled without a restart means that the kernel killed processes in a container that continues.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.ContainerEnd"),
 						},
 					},
@@ -682,7 +682,7 @@ func schema_rik_api_rik_v1alpha1_Disruption(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Disruption bounds voluntary evictions.",
+				Description: "Disruption limits voluntary evictions.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"maxUnavailable": {
@@ -703,19 +703,19 @@ func schema_rik_api_rik_v1alpha1_EmptyDirVolume(ref common.ReferenceCallback) co
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "EmptyDirVolume lives as long as its instance.",
+				Description: "EmptyDirVolume is an empty directory that exists as long as its instance.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"inMemory": {
 						SchemaProps: spec.SchemaProps{
-							Description: "inMemory uses a tmpfs.",
+							Description: "inMemory uses a tmpfs instead of the disk.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
 					},
 					"sizeLimitBytes": {
 						SchemaProps: spec.SchemaProps{
-							Description: "sizeLimitBytes bounds it; enforced for inMemory only, hence refused otherwise.",
+							Description: "sizeLimitBytes is the size. It is allowed only with inMemory.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
@@ -730,12 +730,12 @@ func schema_rik_api_rik_v1alpha1_EnvFromSource(ref common.ReferenceCallback) com
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "EnvFromSource names a ConfigMap or a Secret. Exactly one is set.",
+				Description: "EnvFromSource refers to a ConfigMap or a Secret. Exactly one of them is set.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"prefix": {
 						SchemaProps: spec.SchemaProps{
-							Description: "prefix is put before every key.",
+							Description: "prefix is added in front of every key.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -786,7 +786,7 @@ func schema_rik_api_rik_v1alpha1_EnvVar(ref common.ReferenceCallback) common.Ope
 					},
 					"valueFrom": {
 						SchemaProps: spec.SchemaProps{
-							Description: "valueFrom takes the value from elsewhere; excludes value.",
+							Description: "valueFrom is the source of the value. It cannot be used together with value.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.EnvVarSource"),
 						},
 					},
@@ -803,7 +803,7 @@ func schema_rik_api_rik_v1alpha1_EnvVarSource(ref common.ReferenceCallback) comm
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "EnvVarSource is where a value comes from. Exactly one is set.",
+				Description: "EnvVarSource is the source of a variable's value. Exactly one field is set.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"configMapKeyRef": {
@@ -818,7 +818,7 @@ func schema_rik_api_rik_v1alpha1_EnvVarSource(ref common.ReferenceCallback) comm
 					},
 					"fieldRef": {
 						SchemaProps: spec.SchemaProps{
-							Description: "fieldRef is a field of the instance: metadata.name, metadata.namespace, metadata.uid, spec.nodeName, status.address or status.hostAddress.",
+							Description: "fieldRef is the path of a field of the instance: metadata.name, metadata.namespace, metadata.uid, spec.nodeName, status.address or status.hostAddress.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -835,7 +835,7 @@ func schema_rik_api_rik_v1alpha1_ExecProbe(ref common.ReferenceCallback) common.
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "ExecProbe succeeds when a command in the container exits with 0.",
+				Description: "ExecProbe succeeds if a command in the container exits with 0.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"command": {
@@ -916,7 +916,7 @@ func schema_rik_api_rik_v1alpha1_Function(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "envFrom takes every key of a ConfigMap or Secret.",
+							Description: "envFrom sets a variable for every key of a ConfigMap or Secret.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -930,7 +930,7 @@ func schema_rik_api_rik_v1alpha1_Function(ref common.ReferenceCallback) common.O
 					},
 					"livenessProbe": {
 						SchemaProps: spec.SchemaProps{
-							Description: "livenessProbe restarts the process when it fails.",
+							Description: "livenessProbe restarts the process if it fails.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Probe"),
 						},
 					},
@@ -942,7 +942,7 @@ func schema_rik_api_rik_v1alpha1_Function(ref common.ReferenceCallback) common.O
 					},
 					"startupProbe": {
 						SchemaProps: spec.SchemaProps{
-							Description: "startupProbe holds the other two until it succeeded once.",
+							Description: "startupProbe delays the other two probes until it has succeeded once.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Probe"),
 						},
 					},
@@ -959,7 +959,7 @@ func schema_rik_api_rik_v1alpha1_FunctionExecution(ref common.ReferenceCallback)
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "FunctionExecution says what a microVM runs. Exactly one of rootfs and image is set.",
+				Description: "FunctionExecution is what a microVM runs. Exactly one of rootfs and image is set.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"rootfs": {
@@ -971,7 +971,7 @@ func schema_rik_api_rik_v1alpha1_FunctionExecution(ref common.ReferenceCallback)
 					},
 					"sha256": {
 						SchemaProps: spec.SchemaProps{
-							Description: "sha256 of what rootfs names, in hex.",
+							Description: "sha256 is the checksum of the file at rootfs, in hexadecimal.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1023,14 +1023,14 @@ func schema_rik_api_rik_v1alpha1_FunctionExecution(ref common.ReferenceCallback)
 					},
 					"workingDir": {
 						SchemaProps: spec.SchemaProps{
-							Description: "workingDir inside the root. Defaults to the image's.",
+							Description: "workingDir is the working directory inside the root. Defaults to the image's.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"user": {
 						SchemaProps: spec.SchemaProps{
-							Description: "user as \"name\", \"uid\" or either with \":group\". Defaults to the image's.",
+							Description: "user is \"name\" or \"uid\", and either can be followed by \":group\". Defaults to the image's.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1063,7 +1063,7 @@ func schema_rik_api_rik_v1alpha1_HTTPProbe(ref common.ReferenceCallback) common.
 					},
 					"scheme": {
 						SchemaProps: spec.SchemaProps{
-							Description: "scheme is HTTP (default) or HTTPS, whose certificate is not verified.",
+							Description: "scheme is HTTP (default) or HTTPS. The certificate is not verified.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1106,7 +1106,7 @@ func schema_rik_api_rik_v1alpha1_HostPathVolume(ref common.ReferenceCallback) co
 					},
 					"create": {
 						SchemaProps: spec.SchemaProps{
-							Description: "create makes a missing directory.",
+							Description: "create creates the directory if it is missing.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -1122,7 +1122,7 @@ func schema_rik_api_rik_v1alpha1_Instance(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Instance is one running copy of a Workload's revision. Only the controller writes it; a riklet reports what it sees.",
+				Description: "Instance is one running copy of a Workload's revision. Only the controller writes it. A riklet reports observations to the controller.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -1170,7 +1170,7 @@ func schema_rik_api_rik_v1alpha1_InstanceCondition(ref common.ReferenceCallback)
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "InstanceCondition is something that is so of an instance, or is not. It has no reason of its own, as there are many instances: the phase's is beside it.",
+				Description: "InstanceCondition is one aspect of an instance's state: True, False or Unknown. It has no reason, because instances are many and must stay small. The status has the reason of the phase.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"type": {
@@ -1190,7 +1190,7 @@ func schema_rik_api_rik_v1alpha1_InstanceCondition(ref common.ReferenceCallback)
 					},
 					"lastTransitionTime": {
 						SchemaProps: spec.SchemaProps{
-							Description: "lastTransitionTime is when the status changed.",
+							Description: "lastTransitionTime is when the status last changed.",
 							Ref:         ref("k8s.io/apimachinery/pkg/apis/meta/v1.Time"),
 						},
 					},
@@ -1352,7 +1352,7 @@ func schema_rik_api_rik_v1alpha1_InstanceLogOptions(ref common.ReferenceCallback
 					},
 					"container": {
 						SchemaProps: spec.SchemaProps{
-							Description: "container; the only or first one when empty.",
+							Description: "container is the name of the container. If it is empty, the first container is used.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1372,21 +1372,21 @@ func schema_rik_api_rik_v1alpha1_InstanceLogOptions(ref common.ReferenceCallback
 					},
 					"tailLines": {
 						SchemaProps: spec.SchemaProps{
-							Description: "tailLines from the end; all when absent.",
+							Description: "tailLines is the number of lines from the end of the log. If it is not set, all lines are returned.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"sinceSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "sinceSeconds leaves out older lines.",
+							Description: "sinceSeconds omits lines that are older than this many seconds.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"timestamps": {
 						SchemaProps: spec.SchemaProps{
-							Description: "timestamps puts the time (RFC 3339) before each line.",
+							Description: "timestamps adds the time (RFC 3339) in front of each line.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -1401,7 +1401,7 @@ func schema_rik_api_rik_v1alpha1_InstanceSpec(ref common.ReferenceCallback) comm
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "InstanceSpec names what runs where. A name, not a copy: a million instances must stay small.",
+				Description: "InstanceSpec names the revision and the node of an instance. It has names instead of copies, because a million instances must stay small.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"workload": {
@@ -1414,21 +1414,21 @@ func schema_rik_api_rik_v1alpha1_InstanceSpec(ref common.ReferenceCallback) comm
 					},
 					"revision": {
 						SchemaProps: spec.SchemaProps{
-							Description: "revision is the name of the WorkloadRevision that it runs. Filled by the server with the workload's newest one when empty.",
+							Description: "revision is the name of the WorkloadRevision that the instance runs. If it is empty, the server sets the workload's newest one.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"nodeName": {
 						SchemaProps: spec.SchemaProps{
-							Description: "nodeName is written once, by the binding; a replacement is a new Instance.",
+							Description: "nodeName is the node of the instance. The binding sets it once. A replacement is a new Instance.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"replaces": {
 						SchemaProps: spec.SchemaProps{
-							Description: "replaces is the UID of the lost instance that this one stands in for.",
+							Description: "replaces is the UID of the lost instance that this one replaces.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1444,7 +1444,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "InstanceStatus is what was last seen of an Instance.",
+				Description: "InstanceStatus is the last observed state of an Instance.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"phase": {
@@ -1462,7 +1462,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 					},
 					"message": {
 						SchemaProps: spec.SchemaProps{
-							Description: "message says more, for people.",
+							Description: "message is a description of the reason.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1476,7 +1476,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 					},
 					"address": {
 						SchemaProps: spec.SchemaProps{
-							Description: "address of the instance in the pod network.",
+							Description: "address is the instance's address in the pod network.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1495,7 +1495,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "ports reserved on the host.",
+							Description: "hostPorts are the ports that are reserved on the node.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1522,7 +1522,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 					},
 					"sequence": {
 						SchemaProps: spec.SchemaProps{
-							Description: "sequence is the number of the observation that this status follows.",
+							Description: "sequence is the sequence number of the observation from which this status was made.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
@@ -1571,7 +1571,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 					},
 					"suspended": {
 						SchemaProps: spec.SchemaProps{
-							Description: "suspended is true while its processes are held by rikctl suspend.",
+							Description: "suspended is true while the instance is suspended, for example by rikctl suspend.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -1586,7 +1586,7 @@ func schema_rik_api_rik_v1alpha1_InstanceStatus(ref common.ReferenceCallback) co
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "conditions say Ready, for those who wait for it as for a pod. The server writes them of the phase and of ready, from the binding on.",
+							Description: "conditions has the condition Ready, for clients that wait for it as for a Kubernetes pod. The server derives it from phase and ready, after the binding.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1610,7 +1610,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "InstanceTemplate is what an instance is made of: the part of a Workload of which a WorkloadRevision is a copy.",
+				Description: "InstanceTemplate describes an instance. It is the part of a Workload that a WorkloadRevision copies.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -1638,7 +1638,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					},
 					"labels": {
 						SchemaProps: spec.SchemaProps{
-							Description: "labels are copied to the instances, beside rik's own.",
+							Description: "labels are copied to the instances, in addition to rik's own labels.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -1664,7 +1664,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "containers of a Pod. At least one for kind Pod, none otherwise.",
+							Description: "containers of a Pod. A Pod has at least one. Other kinds have none.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1688,7 +1688,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "initContainers run one after the other before the containers.",
+							Description: "initContainers run one after another, before the containers.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1724,7 +1724,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "volumes that containers can mount.",
+							Description: "volumes that the containers can mount.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1745,28 +1745,28 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					},
 					"terminationGracePeriodSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "terminationGracePeriodSeconds is the time between the polite and the hard signal. Defaults to 30.",
+							Description: "terminationGracePeriodSeconds is the time between the stop signal and SIGKILL. Defaults to 30.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"hostNetwork": {
 						SchemaProps: spec.SchemaProps{
-							Description: "hostNetwork runs the instance in its node's network. For administrators.",
+							Description: "hostNetwork runs the instance in its node's network. It needs the verb privileged.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
 					},
 					"hostname": {
 						SchemaProps: spec.SchemaProps{
-							Description: "hostname inside the instance. Defaults to the instance's name.",
+							Description: "hostname is the host name inside the instance. Defaults to the instance's name.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"runtime": {
 						SchemaProps: spec.SchemaProps{
-							Description: "runtime names the OCI runtime of the node. Defaults to runc.",
+							Description: "runtime is the name of an OCI runtime of the node. Defaults to runc.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -1793,14 +1793,14 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					},
 					"onDisconnect": {
 						SchemaProps: spec.SchemaProps{
-							Description: "onDisconnect is Keep (default) or Stop.",
+							Description: "onDisconnect is what the node does with the instance while it is disconnected from the controller: Keep (default) or Stop.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"nodeSelector": {
 						SchemaProps: spec.SchemaProps{
-							Description: "nodeSelector must be a subset of a node's labels.",
+							Description: "nodeSelector has the labels that the instance's node must have.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -1816,7 +1816,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					},
 					"affinity": {
 						SchemaProps: spec.SchemaProps{
-							Description: "affinity attracts or repels.",
+							Description: "affinity attracts the instance to nodes and other instances, or keeps it apart from other instances.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Affinity"),
 						},
 					},
@@ -1827,7 +1827,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "tolerations of taints.",
+							Description: "tolerations let the instance run on nodes with these taints.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1850,7 +1850,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "topologySpread keeps instances apart.",
+							Description: "topologySpread spreads the instances over groups of nodes.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -1864,21 +1864,21 @@ func schema_rik_api_rik_v1alpha1_InstanceTemplate(ref common.ReferenceCallback) 
 					},
 					"priority": {
 						SchemaProps: spec.SchemaProps{
-							Description: "priority: higher is placed first and may displace lower. Defaults to 0; above that it is for administrators.",
+							Description: "priority orders instances. Instances of a higher priority are placed first, and may preempt those of a lower one. Defaults to 0. A priority above 0 needs the verb privileged.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"isolation": {
 						SchemaProps: spec.SchemaProps{
-							Description: "isolation of a Pod is container (default) or microvm: its containers then run in a virtual machine with a kernel of their own. A Function always is one, an App never.",
+							Description: "isolation of a Pod is container (default) or microvm. With microvm its containers run in a virtual machine with its own kernel. A Function always runs in a microVM, an App never.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"rateLimits": {
 						SchemaProps: spec.SchemaProps{
-							Description: "rateLimits bound what a microVM moves.",
+							Description: "rateLimits limit the disk and network transfers of a microVM.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.RateLimits"),
 						},
 					},
@@ -1905,7 +1905,7 @@ func schema_rik_api_rik_v1alpha1_InstanceTerm(ref common.ReferenceCallback) comm
 					},
 					"topologyKey": {
 						SchemaProps: spec.SchemaProps{
-							Description: "topologyKey is the node label that makes two nodes the same place.",
+							Description: "topologyKey is a node label. Nodes with the same value of it are the same place.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -1924,7 +1924,7 @@ func schema_rik_api_rik_v1alpha1_KeyRef(ref common.ReferenceCallback) common.Ope
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "KeyRef names a key of a ConfigMap or Secret in the same namespace.",
+				Description: "KeyRef refers to a key of a ConfigMap or Secret in the same namespace.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"name": {
@@ -1958,7 +1958,7 @@ func schema_rik_api_rik_v1alpha1_KeyToPath(ref common.ReferenceCallback) common.
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "KeyToPath puts a key at a relative path.",
+				Description: "KeyToPath sets the relative path of a key.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"key": {
@@ -2033,12 +2033,12 @@ func schema_rik_api_rik_v1alpha1_NodeConfirmation(ref common.ReferenceCallback) 
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "NodeConfirmation is what a node does not do before an operator confirms it.",
+				Description: "NodeConfirmation is an action that a node does not perform before an operator confirms it.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"id": {
 						SchemaProps: spec.SchemaProps{
-							Description: "id of exactly this; it is what a confirmation names.",
+							Description: "id identifies this state of this action. A confirmation names it.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -2054,35 +2054,35 @@ func schema_rik_api_rik_v1alpha1_NodeConfirmation(ref common.ReferenceCallback) 
 					},
 					"instances": {
 						SchemaProps: spec.SchemaProps{
-							Description: "instances that the node stops once it is confirmed.",
+							Description: "instances is the number of instances that the node stops after the confirmation.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"term": {
 						SchemaProps: spec.SchemaProps{
-							Description: "term is the highest that the node has obeyed; only with LowerTerm.",
+							Description: "term is the highest term that the node has obeyed. It is set only with LowerTerm.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"controllerTerm": {
 						SchemaProps: spec.SchemaProps{
-							Description: "controllerTerm is that of the active controller; only with LowerTerm.",
+							Description: "controllerTerm is the term of the active controller. It is set only with LowerTerm.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"cluster": {
 						SchemaProps: spec.SchemaProps{
-							Description: "cluster that the node belongs to; only with OtherCluster.",
+							Description: "cluster is the identity of the node's cluster. It is set only with OtherCluster.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"certificate": {
 						SchemaProps: spec.SchemaProps{
-							Description: "certificate is the UID of the Node that the node's certificate was given for, when the cluster has no record of that one.",
+							Description: "certificate is the UID of the Node for which the node's certificate was issued, if the cluster has no record of that Node.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -2103,7 +2103,7 @@ func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.O
 				Properties: map[string]spec.Schema{
 					"machineID": {
 						SchemaProps: spec.SchemaProps{
-							Description: "machineID is /etc/machine-id; it tells two hosts of one name apart.",
+							Description: "machineID is the content of /etc/machine-id. It distinguishes two hosts with the same name.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -2117,29 +2117,30 @@ func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.O
 					},
 					"agentVersion": {
 						SchemaProps: spec.SchemaProps{
-							Description: "agentVersion is the riklet's.",
+							Description: "agentVersion is the version of the riklet.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"runtimeVersion": {
 						SchemaProps: spec.SchemaProps{
-							Description: "runtimeVersion of the default OCI runtime, such as \"runc 1.5.2\".",
+							Description: "runtimeVersion is the version of the default OCI runtime, such as \"runc 1.5.2\".",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"distribution": {
 						SchemaProps: spec.SchemaProps{
-							Description: "distribution and its version, such as Debian and 12.",
+							Description: "distribution is the name of the Linux distribution, such as Debian.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"distributionVersion": {
 						SchemaProps: spec.SchemaProps{
-							Type:   []string{"string"},
-							Format: "",
+							Description: "distributionVersion is the version of the distribution, such as 12.",
+							Type:        []string{"string"},
+							Format:      "",
 						},
 					},
 					"operatingSystem": {
@@ -2204,7 +2205,7 @@ func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "kinds of workload that the node can run.",
+							Description: "kinds are the kinds of workload that the node can run.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -2224,7 +2225,7 @@ func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "runtimes that the node has.",
+							Description: "runtimes are the OCI runtimes that the node has.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -2239,7 +2240,7 @@ func schema_rik_api_rik_v1alpha1_NodeInfo(ref common.ReferenceCallback) common.O
 					},
 					"installationID": {
 						SchemaProps: spec.SchemaProps{
-							Description: "installationID tells two riklets on one machine apart: the hash of a secret in the node's state directory.",
+							Description: "installationID is the hash of a secret in the node's state directory. It distinguishes two riklets on one machine.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -2303,7 +2304,7 @@ func schema_rik_api_rik_v1alpha1_NodeSpec(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "NodeSpec is what an administrator asks of a node.",
+				Description: "NodeSpec is the desired state of a node.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"unschedulable": {
@@ -2333,7 +2334,7 @@ func schema_rik_api_rik_v1alpha1_NodeSpec(ref common.ReferenceCallback) common.O
 					},
 					"podCIDR": {
 						SchemaProps: spec.SchemaProps{
-							Description: "podCIDR is the range that its instances' addresses come from.",
+							Description: "podCIDR is the range of its instances' addresses.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -2350,12 +2351,12 @@ func schema_rik_api_rik_v1alpha1_NodeStatus(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "NodeStatus is what a node told of itself.",
+				Description: "NodeStatus is what a node has reported about itself.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"capacity": {
 						SchemaProps: spec.SchemaProps{
-							Description: "capacity is all that the machine has.",
+							Description: "capacity is the total amount of the machine's resources.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -2369,7 +2370,7 @@ func schema_rik_api_rik_v1alpha1_NodeStatus(ref common.ReferenceCallback) common
 					},
 					"allocatable": {
 						SchemaProps: spec.SchemaProps{
-							Description: "allocatable is what instances may reserve.",
+							Description: "allocatable is the amount that instances may reserve.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -2410,7 +2411,7 @@ func schema_rik_api_rik_v1alpha1_NodeStatus(ref common.ReferenceCallback) common
 					},
 					"confirmation": {
 						SchemaProps: spec.SchemaProps{
-							Description: "confirmation is what the node waits for; absent when it waits for nothing.",
+							Description: "confirmation is the confirmation for which the node waits. It is not set if the node waits for none.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.NodeConfirmation"),
 						},
 					},
@@ -2460,7 +2461,7 @@ func schema_rik_api_rik_v1alpha1_ObjectVolume(ref common.ReferenceCallback) comm
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "ObjectVolume holds the keys of a ConfigMap or Secret as files.",
+				Description: "ObjectVolume has the keys of a ConfigMap or Secret as files.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"name": {
@@ -2477,7 +2478,7 @@ func schema_rik_api_rik_v1alpha1_ObjectVolume(ref common.ReferenceCallback) comm
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "items chooses keys and their paths; all keys when empty.",
+							Description: "items selects keys and sets their paths. If it is empty, all keys are files.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -2491,7 +2492,7 @@ func schema_rik_api_rik_v1alpha1_ObjectVolume(ref common.ReferenceCallback) comm
 					},
 					"mode": {
 						SchemaProps: spec.SchemaProps{
-							Description: "mode of the files, 0644 by default (0400 for secrets).",
+							Description: "mode is the mode of the files: 0644 by default, 0400 for Secrets.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -2526,7 +2527,7 @@ func schema_rik_api_rik_v1alpha1_Port(ref common.ReferenceCallback) common.OpenA
 					},
 					"port": {
 						SchemaProps: spec.SchemaProps{
-							Description: "port that clients use.",
+							Description: "port is the port that clients use.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -2534,7 +2535,7 @@ func schema_rik_api_rik_v1alpha1_Port(ref common.ReferenceCallback) common.OpenA
 					},
 					"targetPort": {
 						SchemaProps: spec.SchemaProps{
-							Description: "targetPort that the process listens on. Defaults to port.",
+							Description: "targetPort is the port on which the process listens. Defaults to port.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -2565,7 +2566,7 @@ func schema_rik_api_rik_v1alpha1_Probe(ref common.ReferenceCallback) common.Open
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Probe asks a container how it is. Exactly one of exec, tcp and http is set.",
+				Description: "Probe checks a container. Exactly one of exec, tcp and http is set.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"exec": {
@@ -2585,35 +2586,35 @@ func schema_rik_api_rik_v1alpha1_Probe(ref common.ReferenceCallback) common.Open
 					},
 					"initialDelaySeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "initialDelaySeconds before the first one. Defaults to 0.",
+							Description: "initialDelaySeconds is the delay before the first check. Defaults to 0.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"periodSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "periodSeconds between two. Defaults to 10.",
+							Description: "periodSeconds is the time between two checks. Defaults to 10.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"timeoutSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "timeoutSeconds of one. Defaults to 1.",
+							Description: "timeoutSeconds is the timeout of one check. Defaults to 1.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"successThreshold": {
 						SchemaProps: spec.SchemaProps{
-							Description: "successThreshold in a row to be counted as healthy. Defaults to 1.",
+							Description: "successThreshold is the number of successes in a row after which the probe has succeeded. Defaults to 1.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"failureThreshold": {
 						SchemaProps: spec.SchemaProps{
-							Description: "failureThreshold in a row to be counted as failed. Defaults to 3.",
+							Description: "failureThreshold is the number of failures in a row after which the probe has failed. Defaults to 3.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -2630,7 +2631,7 @@ func schema_rik_api_rik_v1alpha1_RateLimits(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "RateLimits bound a microVM's devices; 0 or absent means no bound.",
+				Description: "RateLimits limit a microVM's devices. 0 means no limit, and so does a field that is not set.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"diskBytesPerSecond": {
@@ -2667,7 +2668,7 @@ func schema_rik_api_rik_v1alpha1_References(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "References are the names of the objects of its own namespace that an instance of a template reads. Each name stands once, in order.",
+				Description: "References are the names of the objects in its own namespace that an instance of a template reads. They are sorted and have no duplicates.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"ConfigMaps": {
@@ -2709,12 +2710,12 @@ func schema_rik_api_rik_v1alpha1_Resources(ref common.ReferenceCallback) common.
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Resources bounds what a container uses.",
+				Description: "Resources are what a container reserves, and the most that it may use.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"requests": {
 						SchemaProps: spec.SchemaProps{
-							Description: "requests are reserved on the node. Default to limits.",
+							Description: "requests are reserved on the node. They default to limits.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -2752,7 +2753,7 @@ func schema_rik_api_rik_v1alpha1_Security(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Security is what a container may do beyond or below the safe default.",
+				Description: "Security is how a container's permissions differ from the safe default.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"readOnlyRootFilesystem": {
@@ -2769,7 +2770,7 @@ func schema_rik_api_rik_v1alpha1_Security(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "addCapabilities beyond the default set, such as NET_ADMIN. For administrators.",
+							Description: "addCapabilities are added to the default set, such as NET_ADMIN. They need the verb privileged.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -2789,7 +2790,7 @@ func schema_rik_api_rik_v1alpha1_Security(ref common.ReferenceCallback) common.O
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "dropCapabilities of the default set; ALL drops every one.",
+							Description: "dropCapabilities are removed from the default set. ALL removes all of them.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -2804,14 +2805,14 @@ func schema_rik_api_rik_v1alpha1_Security(ref common.ReferenceCallback) common.O
 					},
 					"privileged": {
 						SchemaProps: spec.SchemaProps{
-							Description: "privileged takes every protection away. For administrators.",
+							Description: "privileged removes all protections. It needs the verb privileged.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
 					},
 					"runAsNonRoot": {
 						SchemaProps: spec.SchemaProps{
-							Description: "runAsNonRoot refuses to start the container as user 0, whoever says so: the container's user, or the image's where the container names none.",
+							Description: "runAsNonRoot refuses to start the container as user 0. This applies to the container's user, and to the image's user if the container has none.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -2826,7 +2827,7 @@ func schema_rik_api_rik_v1alpha1_TCPProbe(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "TCPProbe succeeds when a connection is accepted.",
+				Description: "TCPProbe succeeds if a connection is accepted.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"port": {
@@ -2847,7 +2848,7 @@ func schema_rik_api_rik_v1alpha1_Taint(ref common.ReferenceCallback) common.Open
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Taint repels instances from a node.",
+				Description: "Taint keeps instances away from a node.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"key": {
@@ -2881,7 +2882,7 @@ func schema_rik_api_rik_v1alpha1_Tenant(ref common.ReferenceCallback) common.Ope
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Tenant owns a namespace of its own name and says who may do what in it.",
+				Description: "Tenant owns a namespace with its name, and gives users rights in it.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -2977,7 +2978,7 @@ func schema_rik_api_rik_v1alpha1_TenantSpec(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "TenantSpec says who may do what.",
+				Description: "TenantSpec is the desired state of a Tenant.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"users": {
@@ -2990,7 +2991,7 @@ func schema_rik_api_rik_v1alpha1_TenantSpec(ref common.ReferenceCallback) common
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "users of the tenant and their rights in its namespace.",
+							Description: "users are the tenant's users with their rights in its namespace.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3021,19 +3022,19 @@ func schema_rik_api_rik_v1alpha1_TenantStatus(ref common.ReferenceCallback) comm
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "TenantStatus is what was last seen of a tenant.",
+				Description: "TenantStatus is the last observed state of a tenant.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"namespace": {
 						SchemaProps: spec.SchemaProps{
-							Description: "namespace made for it.",
+							Description: "namespace is the tenant's namespace.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"instances": {
 						SchemaProps: spec.SchemaProps{
-							Description: "instances that exist in it.",
+							Description: "instances is the number of instances in the namespace.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -3071,12 +3072,12 @@ func schema_rik_api_rik_v1alpha1_TenantUser(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "TenantUser is a user and what they may do.",
+				Description: "TenantUser is a user with rights.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"name": {
 						SchemaProps: spec.SchemaProps{
-							Description: "name as the authenticator gives it.",
+							Description: "name is the user's name, as the authenticator returns it.",
 							Default:     "",
 							Type:        []string{"string"},
 							Format:      "",
@@ -3089,7 +3090,7 @@ func schema_rik_api_rik_v1alpha1_TenantUser(ref common.ReferenceCallback) common
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "verbs such as get, list, create; \"*\" for all. Defaults to all.",
+							Description: "verbs are verbs such as get, list and create. \"*\" means all verbs. Defaults to all.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3109,7 +3110,7 @@ func schema_rik_api_rik_v1alpha1_TenantUser(ref common.ReferenceCallback) common
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "resources such as workloads, instances; \"*\" for all. Defaults to all.",
+							Description: "resources are types such as workloads and instances. \"*\" means all types. Defaults to all.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3133,12 +3134,12 @@ func schema_rik_api_rik_v1alpha1_Toleration(ref common.ReferenceCallback) common
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Toleration lets an instance on a tainted node.",
+				Description: "Toleration lets an instance run on a tainted node.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"key": {
 						SchemaProps: spec.SchemaProps{
-							Description: "key of the taint; empty with operator Exists tolerates everything.",
+							Description: "key is the key of the taint. An empty key with the operator Exists tolerates all taints.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -3158,7 +3159,7 @@ func schema_rik_api_rik_v1alpha1_Toleration(ref common.ReferenceCallback) common
 					},
 					"effect": {
 						SchemaProps: spec.SchemaProps{
-							Description: "effect; empty matches every effect.",
+							Description: "effect is the effect of the taint. An empty effect matches all effects.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -3173,12 +3174,12 @@ func schema_rik_api_rik_v1alpha1_TopologySpread(ref common.ReferenceCallback) co
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "TopologySpread keeps the workload's instances spread over a node label.",
+				Description: "TopologySpread spreads the workload's instances over the values of a node label.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"maxSkew": {
 						SchemaProps: spec.SchemaProps{
-							Description: "maxSkew is the largest difference between two places. At least 1.",
+							Description: "maxSkew is the largest allowed difference in instances between two values of the label. It is at least 1.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -3210,7 +3211,7 @@ func schema_rik_api_rik_v1alpha1_UpdateStrategy(ref common.ReferenceCallback) co
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "UpdateStrategy bounds a rollout.",
+				Description: "UpdateStrategy limits a rollout.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"type": {
@@ -3228,7 +3229,7 @@ func schema_rik_api_rik_v1alpha1_UpdateStrategy(ref common.ReferenceCallback) co
 					},
 					"maxUnavailable": {
 						SchemaProps: spec.SchemaProps{
-							Description: "maxUnavailable is how many instances below replicas may be ready during a rolling update: a number or a percentage, rounded down. Defaults to 25%.",
+							Description: "maxUnavailable is how many of the replicas may be not ready during a rolling update: a number or a percentage, rounded down. Defaults to 25%.",
 							Ref:         ref("k8s.io/apimachinery/pkg/util/intstr.IntOrString"),
 						},
 					},
@@ -3251,7 +3252,7 @@ func schema_rik_api_rik_v1alpha1_Volume(ref common.ReferenceCallback) common.Ope
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Volume is something that containers can mount. Exactly one source is set.",
+				Description: "Volume is a directory that containers can mount. Exactly one source is set.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"name": {
@@ -3278,7 +3279,7 @@ func schema_rik_api_rik_v1alpha1_Volume(ref common.ReferenceCallback) common.Ope
 					},
 					"hostPath": {
 						SchemaProps: spec.SchemaProps{
-							Description: "hostPath is for administrators.",
+							Description: "hostPath is a path of the node. It needs the verb privileged.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.HostPathVolume"),
 						},
 					},
@@ -3295,7 +3296,7 @@ func schema_rik_api_rik_v1alpha1_VolumeMount(ref common.ReferenceCallback) commo
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "VolumeMount puts a volume into a container.",
+				Description: "VolumeMount mounts a volume in a container.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"name": {
@@ -3314,7 +3315,7 @@ func schema_rik_api_rik_v1alpha1_VolumeMount(ref common.ReferenceCallback) commo
 					},
 					"subPath": {
 						SchemaProps: spec.SchemaProps{
-							Description: "subPath inside the volume; relative, without \"..\".",
+							Description: "subPath is a path inside the volume. It is relative and has no \"..\".",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -3336,12 +3337,12 @@ func schema_rik_api_rik_v1alpha1_WeightedNodeTerm(ref common.ReferenceCallback) 
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "WeightedNodeTerm is a preference.",
+				Description: "WeightedNodeTerm is a preference for nodes.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"weight": {
 						SchemaProps: spec.SchemaProps{
-							Description: "weight from 1 to 100.",
+							Description: "weight is a number from 1 to 100.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int32",
@@ -3366,7 +3367,7 @@ func schema_rik_api_rik_v1alpha1_Workload(ref common.ReferenceCallback) common.O
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "Workload is the definition of a piece of software. Creating one starts nothing by itself unless spec.deploy is Automatic.",
+				Description: "Workload describes software that can run as instances. Creating one starts no instance, unless spec.deploy is Automatic.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -3391,14 +3392,14 @@ func schema_rik_api_rik_v1alpha1_Workload(ref common.ReferenceCallback) common.O
 					},
 					"spec": {
 						SchemaProps: spec.SchemaProps{
-							Description: "spec says what is to run.",
+							Description: "spec is the desired state.",
 							Default:     map[string]interface{}{},
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.WorkloadSpec"),
 						},
 					},
 					"status": {
 						SchemaProps: spec.SchemaProps{
-							Description: "status says what was last seen; written by the controller.",
+							Description: "status is the last observed state. The controller writes it.",
 							Default:     map[string]interface{}{},
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.WorkloadStatus"),
 						},
@@ -3465,7 +3466,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadRevision(ref common.ReferenceCallback) 
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "WorkloadRevision is an immutable copy of what an instance of a Workload is made of, named <workload>-<hash>.",
+				Description: "WorkloadRevision is an immutable copy of a Workload's instance template, named <workload>-<hash>.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"kind": {
@@ -3490,7 +3491,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadRevision(ref common.ReferenceCallback) 
 					},
 					"revision": {
 						SchemaProps: spec.SchemaProps{
-							Description: "revision counts up by one for each new template of the workload; a rollback gives an old revision a new, highest number.",
+							Description: "revision increases by one for each new template of the workload. A rollback gives an old revision a new, highest number.",
 							Default:     0,
 							Type:        []string{"integer"},
 							Format:      "int64",
@@ -3498,7 +3499,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadRevision(ref common.ReferenceCallback) 
 					},
 					"template": {
 						SchemaProps: spec.SchemaProps{
-							Description: "template is what an instance is made of.",
+							Description: "template describes an instance.",
 							Default:     map[string]interface{}{},
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.InstanceTemplate"),
 						},
@@ -3565,12 +3566,12 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "WorkloadSpec is what a user asks for.",
+				Description: "WorkloadSpec is the desired state of a Workload.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"deploy": {
 						SchemaProps: spec.SchemaProps{
-							Description: "deploy says who starts instances: Manual (default) or Automatic.",
+							Description: "deploy is Manual (default) or Automatic. With Manual, a user creates each instance. With Automatic, the controller keeps the number of replicas.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -3584,35 +3585,35 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"strategy": {
 						SchemaProps: spec.SchemaProps{
-							Description: "strategy says how an Automatic workload replaces instances of an older revision.",
+							Description: "strategy is how an Automatic workload replaces instances of an older revision.",
 							Default:     map[string]interface{}{},
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.UpdateStrategy"),
 						},
 					},
 					"disruption": {
 						SchemaProps: spec.SchemaProps{
-							Description: "disruption bounds how many instances may be taken away at once by a drain.",
+							Description: "disruption limits how many instances a drain may stop at once.",
 							Default:     map[string]interface{}{},
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Disruption"),
 						},
 					},
 					"revisionHistoryLimit": {
 						SchemaProps: spec.SchemaProps{
-							Description: "revisionHistoryLimit is how many unused revisions are kept. Defaults to 10.",
+							Description: "revisionHistoryLimit is the number of unused revisions that are kept. Defaults to 10.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"replaceAfterSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "replaceAfterSeconds overrides the cluster's time after which an instance on a node that is not heard of is replaced by a new one.",
+							Description: "replaceAfterSeconds is the time after which an instance on a lost node is replaced by a new one. Defaults to the cluster's setting (--replace-after).",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"paused": {
 						SchemaProps: spec.SchemaProps{
-							Description: "paused holds rollouts.",
+							Description: "paused pauses rollouts.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
@@ -3642,7 +3643,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"labels": {
 						SchemaProps: spec.SchemaProps{
-							Description: "labels are copied to the instances, beside rik's own.",
+							Description: "labels are copied to the instances, in addition to rik's own labels.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -3668,7 +3669,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "containers of a Pod. At least one for kind Pod, none otherwise.",
+							Description: "containers of a Pod. A Pod has at least one. Other kinds have none.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3692,7 +3693,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "initContainers run one after the other before the containers.",
+							Description: "initContainers run one after another, before the containers.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3728,7 +3729,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "volumes that containers can mount.",
+							Description: "volumes that the containers can mount.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3749,28 +3750,28 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"terminationGracePeriodSeconds": {
 						SchemaProps: spec.SchemaProps{
-							Description: "terminationGracePeriodSeconds is the time between the polite and the hard signal. Defaults to 30.",
+							Description: "terminationGracePeriodSeconds is the time between the stop signal and SIGKILL. Defaults to 30.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"hostNetwork": {
 						SchemaProps: spec.SchemaProps{
-							Description: "hostNetwork runs the instance in its node's network. For administrators.",
+							Description: "hostNetwork runs the instance in its node's network. It needs the verb privileged.",
 							Type:        []string{"boolean"},
 							Format:      "",
 						},
 					},
 					"hostname": {
 						SchemaProps: spec.SchemaProps{
-							Description: "hostname inside the instance. Defaults to the instance's name.",
+							Description: "hostname is the host name inside the instance. Defaults to the instance's name.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"runtime": {
 						SchemaProps: spec.SchemaProps{
-							Description: "runtime names the OCI runtime of the node. Defaults to runc.",
+							Description: "runtime is the name of an OCI runtime of the node. Defaults to runc.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
@@ -3797,14 +3798,14 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"onDisconnect": {
 						SchemaProps: spec.SchemaProps{
-							Description: "onDisconnect is Keep (default) or Stop.",
+							Description: "onDisconnect is what the node does with the instance while it is disconnected from the controller: Keep (default) or Stop.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"nodeSelector": {
 						SchemaProps: spec.SchemaProps{
-							Description: "nodeSelector must be a subset of a node's labels.",
+							Description: "nodeSelector has the labels that the instance's node must have.",
 							Type:        []string{"object"},
 							AdditionalProperties: &spec.SchemaOrBool{
 								Allows: true,
@@ -3820,7 +3821,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"affinity": {
 						SchemaProps: spec.SchemaProps{
-							Description: "affinity attracts or repels.",
+							Description: "affinity attracts the instance to nodes and other instances, or keeps it apart from other instances.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.Affinity"),
 						},
 					},
@@ -3831,7 +3832,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "tolerations of taints.",
+							Description: "tolerations let the instance run on nodes with these taints.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3854,7 +3855,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 							},
 						},
 						SchemaProps: spec.SchemaProps{
-							Description: "topologySpread keeps instances apart.",
+							Description: "topologySpread spreads the instances over groups of nodes.",
 							Type:        []string{"array"},
 							Items: &spec.SchemaOrArray{
 								Schema: &spec.Schema{
@@ -3868,21 +3869,21 @@ func schema_rik_api_rik_v1alpha1_WorkloadSpec(ref common.ReferenceCallback) comm
 					},
 					"priority": {
 						SchemaProps: spec.SchemaProps{
-							Description: "priority: higher is placed first and may displace lower. Defaults to 0; above that it is for administrators.",
+							Description: "priority orders instances. Instances of a higher priority are placed first, and may preempt those of a lower one. Defaults to 0. A priority above 0 needs the verb privileged.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"isolation": {
 						SchemaProps: spec.SchemaProps{
-							Description: "isolation of a Pod is container (default) or microvm: its containers then run in a virtual machine with a kernel of their own. A Function always is one, an App never.",
+							Description: "isolation of a Pod is container (default) or microvm. With microvm its containers run in a virtual machine with its own kernel. A Function always runs in a microVM, an App never.",
 							Type:        []string{"string"},
 							Format:      "",
 						},
 					},
 					"rateLimits": {
 						SchemaProps: spec.SchemaProps{
-							Description: "rateLimits bound what a microVM moves.",
+							Description: "rateLimits limit the disk and network transfers of a microVM.",
 							Ref:         ref("rik.dev/rik/api/rik/v1alpha1.RateLimits"),
 						},
 					},
@@ -3898,54 +3899,54 @@ func schema_rik_api_rik_v1alpha1_WorkloadStatus(ref common.ReferenceCallback) co
 	return common.OpenAPIDefinition{
 		Schema: spec.Schema{
 			SchemaProps: spec.SchemaProps{
-				Description: "WorkloadStatus is what was last seen of a Workload.",
+				Description: "WorkloadStatus is the last observed state of a Workload.",
 				Type:        []string{"object"},
 				Properties: map[string]spec.Schema{
 					"observedGeneration": {
 						SchemaProps: spec.SchemaProps{
-							Description: "observedGeneration is the generation that this status speaks of.",
+							Description: "observedGeneration is the generation of the spec from which this status was made.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},
 					},
 					"replicas": {
 						SchemaProps: spec.SchemaProps{
-							Description: "replicas counts the instances that exist and are not ending.",
+							Description: "replicas is the number of instances that exist and are not ending.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"readyReplicas": {
 						SchemaProps: spec.SchemaProps{
-							Description: "readyReplicas counts the ready ones.",
+							Description: "readyReplicas is the number of ready instances.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"updatedReplicas": {
 						SchemaProps: spec.SchemaProps{
-							Description: "updatedReplicas counts those of the newest revision.",
+							Description: "updatedReplicas is the number of instances of the newest revision.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"pendingReplicas": {
 						SchemaProps: spec.SchemaProps{
-							Description: "pendingReplicas counts those that no node has.",
+							Description: "pendingReplicas is the number of instances that have no node yet.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"failedReplicas": {
 						SchemaProps: spec.SchemaProps{
-							Description: "failedReplicas counts those in phase Failed.",
+							Description: "failedReplicas is the number of instances in phase Failed.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
 					},
 					"completedReplicas": {
 						SchemaProps: spec.SchemaProps{
-							Description: "completedReplicas counts those in phase Completed.",
+							Description: "completedReplicas is the number of instances in phase Completed.",
 							Type:        []string{"integer"},
 							Format:      "int32",
 						},
@@ -3959,7 +3960,7 @@ func schema_rik_api_rik_v1alpha1_WorkloadStatus(ref common.ReferenceCallback) co
 					},
 					"selector": {
 						SchemaProps: spec.SchemaProps{
-							Description: "selector is the label selector of the instances, as text; for the scale subresource.",
+							Description: "selector is the label selector of the instances as text, for the scale subresource.",
 							Type:        []string{"string"},
 							Format:      "",
 						},

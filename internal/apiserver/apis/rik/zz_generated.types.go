@@ -10,8 +10,8 @@ import (
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// Instance is one running copy of a Workload's revision. Only the controller
-// writes it; a riklet reports what it sees.
+// Instance is one running copy of a Workload's revision. Only the controller writes it. A riklet
+// reports observations to the controller.
 type Instance struct {
 	metav1.TypeMeta
 
@@ -31,8 +31,8 @@ type InstanceList struct {
 	Items []Instance
 }
 
-// InstanceSpec names what runs where. A name, not a copy: a million instances
-// must stay small.
+// InstanceSpec names the revision and the node of an instance. It has names instead of copies,
+// because a million instances must stay small.
 type InstanceSpec struct {
 	Workload string
 
@@ -43,26 +43,27 @@ type InstanceSpec struct {
 	Replaces string
 }
 
-// InstancePhase is where an instance is in its life.
+// InstancePhase is the one-word summary of an instance's state.
 type InstancePhase string
 
 // The phases of an instance.
 const (
-	// InstancePending: no node has it; the reason says why.
+	// InstancePending means that the instance has no node yet. The reason says why.
 	InstancePending InstancePhase = "Pending"
-	// InstanceCreating: its node makes it.
+	// InstanceCreating means that its node is starting it.
 	InstanceCreating InstancePhase = "Creating"
-	// InstanceRunning: its processes run.
+	// InstanceRunning means that its processes run.
 	InstanceRunning InstancePhase = "Running"
-	// InstanceCompleted: it ended with 0 and is not to be restarted.
+	// InstanceCompleted means that it ended with exit code 0 and will not restart.
 	InstanceCompleted InstancePhase = "Completed"
-	// InstanceFailed: it ended otherwise, or could not be made.
+	// InstanceFailed means that it ended with an error, or could not be started.
 	InstanceFailed InstancePhase = "Failed"
-	// InstanceDestroying: it is being taken away.
+	// InstanceDestroying means that its node is removing it.
 	InstanceDestroying InstancePhase = "Destroying"
-	// InstanceTerminated: nothing of it is left; the object goes with the finalizer.
+	// InstanceTerminated means that nothing of it is left on its node. The object is deleted when
+	// its finalizer is removed.
 	InstanceTerminated InstancePhase = "Terminated"
-	// InstanceUnknown: its node is not heard of.
+	// InstanceUnknown means that its node does not report.
 	InstanceUnknown InstancePhase = "Unknown"
 )
 
@@ -72,14 +73,14 @@ const (
 	InstanceReady = "Ready"
 )
 
-// ReasonSuspended is the reason of a Running instance that is held.
+// ReasonSuspended is the reason of a Running instance that is suspended.
 const ReasonSuspended = "Suspended"
 
-// SuspendToDisk is the parameter of a POST to an Instance's suspend, true or false: a
-// microVM's memory is written to its node's disk instead of being kept.
+// SuspendToDisk is a query parameter of a POST to an Instance's subresource suspend, true or
+// false. If it is true, the microVM's memory is written to its node's disk instead of being kept.
 const SuspendToDisk = "toDisk"
 
-// InstanceStatus is what was last seen of an Instance.
+// InstanceStatus is the last observed state of an Instance.
 type InstanceStatus struct {
 	Phase InstancePhase
 
@@ -110,12 +111,12 @@ type InstanceStatus struct {
 	Conditions []InstanceCondition
 }
 
-// ConditionReady of an instance is True while every container is ready, and Unknown
-// while its node is not heard of.
+// ConditionReady of an instance is True while every container is ready, and Unknown while its
+// node does not report.
 const ConditionReady = "Ready"
 
-// InstanceCondition is something that is so of an instance, or is not. It has no
-// reason of its own, as there are many instances: the phase's is beside it.
+// InstanceCondition is one aspect of an instance's state: True, False or Unknown. It has no
+// reason, because instances are many and must stay small. The status has the reason of the phase.
 type InstanceCondition struct {
 	Type string
 
@@ -124,7 +125,7 @@ type InstanceCondition struct {
 	LastTransitionTime metav1.Time
 }
 
-// ContainerState is where a container is in its life.
+// ContainerState is the state of a container.
 type ContainerState string
 
 // The states of a container.
@@ -134,7 +135,7 @@ const (
 	ContainerExited  ContainerState = "Exited"
 )
 
-// ContainerStatus is what was last seen of one container.
+// ContainerStatus is the last observed state of one container.
 type ContainerStatus struct {
 	Name string
 
@@ -233,7 +234,7 @@ type NodeList struct {
 	Items []Node
 }
 
-// NodeSpec is what an administrator asks of a node.
+// NodeSpec is the desired state of a node.
 type NodeSpec struct {
 	Unschedulable bool
 
@@ -244,35 +245,36 @@ type NodeSpec struct {
 
 // Conditions of a Node.
 const (
-	// NodeReady is True while the node is heard of and can run instances.
+	// NodeReady is True while the node reports and can run instances.
 	NodeReady = "Ready"
 	// NodeDiskPressure is True while the node's disk is nearly full.
 	NodeDiskPressure = "DiskPressure"
-	// NodeConfirmationNeeded is True while the node waits for `rikctl node confirm`;
-	// status.confirmation says for what.
+	// NodeConfirmationNeeded is True while the node waits for `rikctl node confirm`.
+	// status.confirmation describes what it waits for.
 	NodeConfirmationNeeded = "ConfirmationNeeded"
 )
 
-// Why a node waits for a confirmation.
+// The reasons why a node waits for a confirmation.
 const (
-	// ConfirmUnknownInstances means that the node runs instances which the cluster has no
-	// record of, as after a restore, and does not stop them before that is confirmed.
+	// ConfirmUnknownInstances means that the node runs instances of which the cluster has no
+	// record, for example after a restore. The node does not stop them before an operator
+	// confirms it.
 	ConfirmUnknownInstances = "UnknownInstances"
-	// ConfirmOtherCluster means that the node has obeyed a cluster of another identity.
+	// ConfirmOtherCluster means that the node has obeyed a cluster with a different identity.
 	ConfirmOtherCluster = "OtherCluster"
-	// ConfirmLowerTerm means that the node has obeyed a controller of a higher term, as after
-	// an older copy of the datastore was restored.
+	// ConfirmLowerTerm means that the node has obeyed a controller with a higher term. This
+	// happens after an older copy of the datastore was restored.
 	ConfirmLowerTerm = "LowerTerm"
-	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority for
-	// a Node that the cluster has no record of.
+	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority, for a
+	// Node of which the cluster has no record.
 	ConfirmUnknownNode = "UnknownNode"
 )
 
-// FarTerm is how far above the controller's term a node's may be to count without an operator
-// who names that node: it may be broken or hostile.
+// FarTerm is how far a node's term may be above the controller's. A higher term counts only if an
+// operator names that node, because the node may be broken or hostile.
 const FarTerm = 1000
 
-// NodeStatus is what a node told of itself.
+// NodeStatus is what a node has reported about itself.
 type NodeStatus struct {
 	Capacity ResourceList
 
@@ -285,7 +287,7 @@ type NodeStatus struct {
 	Confirmation *NodeConfirmation
 }
 
-// NodeConfirmation is what a node does not do before an operator confirms it.
+// NodeConfirmation is an action that a node does not perform before an operator confirms it.
 type NodeConfirmation struct {
 	ID string
 
@@ -344,31 +346,32 @@ type NodeInfo struct {
 // ResourceList maps a resource to an amount.
 type ResourceList map[ResourceName]resource.Quantity
 
-// RestartPolicy says when the riklet starts an ended container again.
+// RestartPolicy is when the riklet restarts a container that ended.
 type RestartPolicy string
 
 const (
-	// RestartAlways restarts whatever the exit code.
+	// RestartAlways restarts a container after any exit code.
 	RestartAlways RestartPolicy = "Always"
-	// RestartOnFailure restarts after an exit code other than 0.
+	// RestartOnFailure restarts a container after an exit code other than 0.
 	RestartOnFailure RestartPolicy = "OnFailure"
-	// RestartNever retries nothing: the user gets the error.
+	// RestartNever does not restart a container. The user gets its error.
 	RestartNever RestartPolicy = "Never"
 )
 
-// DisconnectPolicy says what a node does with an instance when it hears
-// nothing of its controller.
+// DisconnectPolicy is what a node does with an instance while it is disconnected from the
+// controller.
 type DisconnectPolicy string
 
 const (
-	// DisconnectKeep lets it run.
+	// DisconnectKeep keeps the instance running.
 	DisconnectKeep DisconnectPolicy = "Keep"
-	// DisconnectStop stops it, so that its replacement never runs beside it.
+	// DisconnectStop stops the instance, so that it never runs at the same time as its
+	// replacement.
 	DisconnectStop DisconnectPolicy = "Stop"
 )
 
-// InstanceTemplate is what an instance is made of: the part of a Workload of
-// which a WorkloadRevision is a copy.
+// InstanceTemplate describes an instance. It is the part of a Workload that a WorkloadRevision
+// copies.
 type InstanceTemplate struct {
 	Kind WorkloadKind
 
@@ -415,17 +418,17 @@ type InstanceTemplate struct {
 	RateLimits *RateLimits
 }
 
-// Isolation is what stands between an instance and its node.
+// Isolation is what isolates an instance from its node.
 type Isolation string
 
 const (
-	// IsolationContainer is the kernel's namespaces.
+	// IsolationContainer isolates with the namespaces of the node's kernel.
 	IsolationContainer Isolation = "container"
-	// IsolationMicroVM is a virtual machine.
+	// IsolationMicroVM isolates with a virtual machine.
 	IsolationMicroVM Isolation = "microvm"
 )
 
-// RateLimits bound a microVM's devices; 0 or absent means no bound.
+// RateLimits limit a microVM's devices. 0 means no limit, and so does a field that is not set.
 type RateLimits struct {
 	DiskBytesPerSecond int64
 
@@ -436,15 +439,15 @@ type RateLimits struct {
 	NetworkTransmitBytesPerSecond int64
 }
 
-// PullPolicy says when an image is fetched.
+// PullPolicy is when an image is pulled.
 type PullPolicy string
 
 const (
-	// PullAlways resolves the reference at every start.
+	// PullAlways resolves the reference again at every start.
 	PullAlways PullPolicy = "Always"
-	// PullIfNotPresent uses what the node has.
+	// PullIfNotPresent uses the image that the node has, if it has one.
 	PullIfNotPresent PullPolicy = "IfNotPresent"
-	// PullNever fails when the node does not have it.
+	// PullNever fails if the node does not have the image.
 	PullNever PullPolicy = "Never"
 )
 
@@ -485,7 +488,7 @@ type Container struct {
 	TTY bool
 }
 
-// Security is what a container may do beyond or below the safe default.
+// Security is how a container's permissions differ from the safe default.
 type Security struct {
 	ReadOnlyRootFilesystem bool
 
@@ -507,7 +510,7 @@ type EnvVar struct {
 	ValueFrom *EnvVarSource
 }
 
-// EnvVarSource is where a value comes from. Exactly one is set.
+// EnvVarSource is the source of a variable's value. Exactly one field is set.
 type EnvVarSource struct {
 	ConfigMapKeyRef *KeyRef
 
@@ -516,7 +519,7 @@ type EnvVarSource struct {
 	FieldRef string
 }
 
-// KeyRef names a key of a ConfigMap or Secret in the same namespace.
+// KeyRef refers to a key of a ConfigMap or Secret in the same namespace.
 type KeyRef struct {
 	Name string
 	Key  string
@@ -524,7 +527,7 @@ type KeyRef struct {
 	Optional bool
 }
 
-// EnvFromSource names a ConfigMap or a Secret. Exactly one is set.
+// EnvFromSource refers to a ConfigMap or a Secret. Exactly one of them is set.
 type EnvFromSource struct {
 	Prefix string
 
@@ -545,7 +548,7 @@ const (
 	ProtocolSCTP Protocol = "SCTP"
 )
 
-// PortType says from where a port can be reached.
+// PortType is from where a port can be reached.
 type PortType string
 
 const (
@@ -553,7 +556,7 @@ const (
 	PortClusterIP PortType = "clusterIP"
 	// PortNodePort is reachable on every node's addresses.
 	PortNodePort PortType = "nodePort"
-	// PortLoadBalancer is reachable on an address for the outside.
+	// PortLoadBalancer is reachable on an external address.
 	PortLoadBalancer PortType = "loadBalancer"
 )
 
@@ -570,28 +573,28 @@ type Port struct {
 	Type PortType
 }
 
-// ResourceName names something that a node has an amount of.
+// ResourceName is the name of a resource of which a node has an amount.
 type ResourceName string
 
 const (
-	// ResourceCPU in cores.
+	// ResourceCPU is processor time in cores.
 	ResourceCPU ResourceName = "cpu"
-	// ResourceMemory in bytes.
+	// ResourceMemory is memory in bytes.
 	ResourceMemory ResourceName = "memory"
-	// ResourceDisk in bytes.
+	// ResourceDisk is disk space in bytes.
 	ResourceDisk ResourceName = "disk"
-	// ResourceInstances counts instances; in a node's capacity and in quotas.
+	// ResourceInstances is a number of instances, in a node's capacity and in quotas.
 	ResourceInstances ResourceName = "instances"
 )
 
-// Resources bounds what a container uses.
+// Resources are what a container reserves, and the most that it may use.
 type Resources struct {
 	Requests ResourceList
 
 	Limits ResourceList
 }
 
-// Probe asks a container how it is. Exactly one of exec, tcp and http is set.
+// Probe checks a container. Exactly one of exec, tcp and http is set.
 type Probe struct {
 	Exec *ExecProbe
 
@@ -610,12 +613,12 @@ type Probe struct {
 	FailureThreshold int32
 }
 
-// ExecProbe succeeds when a command in the container exits with 0.
+// ExecProbe succeeds if a command in the container exits with 0.
 type ExecProbe struct {
 	Command []string
 }
 
-// TCPProbe succeeds when a connection is accepted.
+// TCPProbe succeeds if a connection is accepted.
 type TCPProbe struct {
 	Port int32
 }
@@ -630,7 +633,7 @@ type HTTPProbe struct {
 	Headers map[string]string
 }
 
-// Volume is something that containers can mount. Exactly one source is set.
+// Volume is a directory that containers can mount. Exactly one source is set.
 type Volume struct {
 	Name string
 
@@ -643,14 +646,14 @@ type Volume struct {
 	HostPath *HostPathVolume
 }
 
-// EmptyDirVolume lives as long as its instance.
+// EmptyDirVolume is an empty directory that exists as long as its instance.
 type EmptyDirVolume struct {
 	InMemory bool
 
 	SizeLimitBytes int64
 }
 
-// ObjectVolume holds the keys of a ConfigMap or Secret as files.
+// ObjectVolume has the keys of a ConfigMap or Secret as files.
 type ObjectVolume struct {
 	Name string
 
@@ -661,7 +664,7 @@ type ObjectVolume struct {
 	Optional bool
 }
 
-// KeyToPath puts a key at a relative path.
+// KeyToPath sets the relative path of a key.
 type KeyToPath struct {
 	Key  string
 	Path string
@@ -674,7 +677,7 @@ type HostPathVolume struct {
 	Create bool
 }
 
-// VolumeMount puts a volume into a container.
+// VolumeMount mounts a volume in a container.
 type VolumeMount struct {
 	Name      string
 	MountPath string
@@ -703,8 +706,7 @@ type Function struct {
 	StartupProbe *Probe
 }
 
-// FunctionExecution says what a microVM runs. Exactly one of rootfs and image
-// is set.
+// FunctionExecution is what a microVM runs. Exactly one of rootfs and image is set.
 type FunctionExecution struct {
 	Rootfs string
 
@@ -748,7 +750,8 @@ type App struct {
 	StartupProbe *Probe
 }
 
-// Affinity attracts instances to nodes or to and from other instances.
+// Affinity attracts instances to nodes or to other instances, or keeps them apart from other
+// instances.
 type Affinity struct {
 	NodeRequired []NodeTerm
 
@@ -764,7 +767,7 @@ type NodeTerm struct {
 	MatchExpressions []metav1.LabelSelectorRequirement
 }
 
-// WeightedNodeTerm is a preference.
+// WeightedNodeTerm is a preference for nodes.
 type WeightedNodeTerm struct {
 	Weight int32
 	Term   NodeTerm
@@ -777,7 +780,7 @@ type InstanceTerm struct {
 	TopologyKey string
 }
 
-// TopologySpread keeps the workload's instances spread over a node label.
+// TopologySpread spreads the workload's instances over the values of a node label.
 type TopologySpread struct {
 	MaxSkew     int32
 	TopologyKey string
@@ -785,29 +788,29 @@ type TopologySpread struct {
 	WhenUnsatisfiable SpreadAction
 }
 
-// SpreadAction says what happens when a spread cannot be kept.
+// SpreadAction is what happens if a spread is not possible.
 type SpreadAction string
 
 const (
 	// DoNotSchedule leaves the instance Pending.
 	DoNotSchedule SpreadAction = "DoNotSchedule"
-	// ScheduleAnyway only prefers the better place.
+	// ScheduleAnyway places the instance, and prefers nodes with the better spread.
 	ScheduleAnyway SpreadAction = "ScheduleAnyway"
 )
 
-// TaintEffect says what a taint does to instances that do not tolerate it.
+// TaintEffect is the effect of a taint on instances that do not tolerate it.
 type TaintEffect string
 
 const (
-	// TaintNoSchedule places none on the node.
+	// TaintNoSchedule places no such instance on the node.
 	TaintNoSchedule TaintEffect = "NoSchedule"
-	// TaintPreferNoSchedule places them elsewhere if it can.
+	// TaintPreferNoSchedule places them on other nodes if possible.
 	TaintPreferNoSchedule TaintEffect = "PreferNoSchedule"
-	// TaintNoExecute also replaces those that run there.
+	// TaintNoExecute also replaces those that run on the node.
 	TaintNoExecute TaintEffect = "NoExecute"
 )
 
-// Taint repels instances from a node.
+// Taint keeps instances away from a node.
 type Taint struct {
 	Key string
 
@@ -825,7 +828,7 @@ const (
 	TolerationEqual TolerationOperator = "Equal"
 )
 
-// Toleration lets an instance on a tainted node.
+// Toleration lets an instance run on a tainted node.
 type Toleration struct {
 	Key string
 
@@ -838,7 +841,7 @@ type Toleration struct {
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// Tenant owns a namespace of its own name and says who may do what in it.
+// Tenant owns a namespace with its name, and gives users rights in it.
 type Tenant struct {
 	metav1.TypeMeta
 
@@ -859,14 +862,14 @@ type TenantList struct {
 	Items []Tenant
 }
 
-// TenantSpec says who may do what.
+// TenantSpec is the desired state of a Tenant.
 type TenantSpec struct {
 	Users []TenantUser
 
 	Value string
 }
 
-// TenantUser is a user and what they may do.
+// TenantUser is a user with rights.
 type TenantUser struct {
 	Name string
 
@@ -875,7 +878,7 @@ type TenantUser struct {
 	Resources []string
 }
 
-// TenantStatus is what was last seen of a tenant.
+// TenantStatus is the last observed state of a tenant.
 type TenantStatus struct {
 	Namespace string
 
@@ -886,8 +889,8 @@ type TenantStatus struct {
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// Workload is the definition of a piece of software. Creating one starts
-// nothing by itself unless spec.deploy is Automatic.
+// Workload describes software that can run as instances. Creating one starts no instance, unless
+// spec.deploy is Automatic.
 type Workload struct {
 	metav1.TypeMeta
 
@@ -908,7 +911,7 @@ type WorkloadList struct {
 	Items []Workload
 }
 
-// WorkloadKind is what an instance of a workload is made of.
+// WorkloadKind is the kind of a workload's instances.
 type WorkloadKind string
 
 const (
@@ -920,17 +923,17 @@ const (
 	KindApp WorkloadKind = "App"
 )
 
-// DeployMode says who starts instances.
+// DeployMode is what starts the instances of a workload.
 type DeployMode string
 
 const (
-	// DeployManual starts instances only on request.
+	// DeployManual starts an instance only when a user creates it.
 	DeployManual DeployMode = "Manual"
 	// DeployAutomatic keeps spec.replicas instances of the newest revision.
 	DeployAutomatic DeployMode = "Automatic"
 )
 
-// WorkloadSpec is what a user asks for.
+// WorkloadSpec is the desired state of a Workload.
 type WorkloadSpec struct {
 	Deploy DeployMode
 
@@ -949,7 +952,7 @@ type WorkloadSpec struct {
 	InstanceTemplate
 }
 
-// UpdateStrategyType names a way to replace instances.
+// UpdateStrategyType is a way to replace instances.
 type UpdateStrategyType string
 
 const (
@@ -959,7 +962,7 @@ const (
 	Recreate UpdateStrategyType = "Recreate"
 )
 
-// UpdateStrategy bounds a rollout.
+// UpdateStrategy limits a rollout.
 type UpdateStrategy struct {
 	Type UpdateStrategyType
 
@@ -970,7 +973,7 @@ type UpdateStrategy struct {
 	ProgressDeadlineSeconds *int32
 }
 
-// Disruption bounds voluntary evictions.
+// Disruption limits voluntary evictions.
 type Disruption struct {
 	MaxUnavailable *intstr.IntOrString
 }
@@ -985,7 +988,7 @@ const (
 	WorkloadReplicaFailure = "ReplicaFailure"
 )
 
-// WorkloadStatus is what was last seen of a Workload.
+// WorkloadStatus is the last observed state of a Workload.
 type WorkloadStatus struct {
 	ObservedGeneration int64
 
@@ -1012,8 +1015,8 @@ type WorkloadStatus struct {
 
 // +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
 
-// WorkloadRevision is an immutable copy of what an instance of a Workload is
-// made of, named <workload>-<hash>.
+// WorkloadRevision is an immutable copy of a Workload's instance template, named
+// <workload>-<hash>.
 type WorkloadRevision struct {
 	metav1.TypeMeta
 
