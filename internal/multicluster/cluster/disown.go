@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"rik.dev/rik/internal/multicluster/terminal"
@@ -113,13 +112,4 @@ func unknownConditions(conditions []any, now string) []any {
 		out = append(out, next)
 	}
 	return out
-}
-
-// disownedNow removes the objects that a sweep has not seen.
-func disownedNow(known map[types.UID]string, seen map[types.UID]bool) {
-	for uid := range known {
-		if !seen[uid] {
-			delete(known, uid)
-		}
-	}
 }

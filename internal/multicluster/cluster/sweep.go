@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -71,7 +72,7 @@ func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	disownedNow(c.disowned, seen)
+	maps.DeleteFunc(c.disowned, func(uid types.UID, _ string) bool { return !seen[uid] })
 	pause := min(sweepShare*c.now().Sub(begin), sweepSlowest*c.config.PollInterval)
 	return max(c.config.PollInterval, pause), nil
 }
@@ -216,7 +217,8 @@ func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity
 		namespace = identity.Namespace(x.namespace)
 	}
 	there := s.downstream.Resource(resource).Namespace(namespace)
-	for _, name := range []string{x.name, workloadv1alpha1.NameInCluster(object)} {
+	// Most objects have one name on both sides. Do not ask for it twice.
+	for _, name := range slices.Compact([]string{x.name, workloadv1alpha1.NameInCluster(object)}) {
 		counterpart, err := there.Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case err == nil && counterpart.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] != "" &&
