@@ -30,7 +30,7 @@ func upstreamIndexers() cache.Indexers {
 
 func downstreamIndexers() cache.Indexers {
 	return cache.Indexers{counterpartIndex: indexBy(func(o metav1.Object) string {
-		if o.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation] == "" {
+		if upstreamUID(o) == "" {
 			return ""
 		}
 		return cache.NewObjectName(o.GetNamespace(), counterpartOf(o)).String()
@@ -46,6 +46,12 @@ func indexBy(key func(metav1.Object) string) cache.IndexFunc {
 		}
 		return nil, nil
 	}
+}
+
+// upstreamUID returns the UID of the upstream object of an object downstream, as recorded when it
+// was created. It is empty if no syncer created the object.
+func upstreamUID(downstream metav1.Object) types.UID {
+	return types.UID(downstream.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation])
 }
 
 // counterpartOf returns the upstream name of an object downstream, as recorded when it was
@@ -71,8 +77,7 @@ func (c *carrier) upstreamByUID(uid types.UID) *unstructured.Unstructured {
 // nameUpstream returns the name of the upstream object of a downstream object. It uses the
 // upstream object with the recorded UID. If the caches do not have it, it uses the recorded name.
 func (c *carrier) nameUpstream(downstream metav1.Object) string {
-	uid := types.UID(downstream.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation])
-	if up := c.upstreamByUID(uid); up != nil {
+	if up := c.upstreamByUID(upstreamUID(downstream)); up != nil {
 		return up.GetName()
 	}
 	return counterpartOf(downstream)
@@ -88,7 +93,7 @@ func (c *carrier) nameDownstream(key Key, namespace string, up *unstructured.Uns
 			continue
 		}
 		name = o.GetName()
-		if up != nil && o.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation] == string(up.GetUID()) {
+		if up != nil && upstreamUID(o) == up.GetUID() {
 			return name
 		}
 	}
@@ -136,17 +141,22 @@ func (p *pass) locate() {
 	}
 }
 
-// isAnothers reports whether the downstream object with this name is the counterpart of another
-// upstream object.
-func (p *pass) isAnothers() bool {
-	uid := p.down.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation]
-	return uid != "" && (p.up == nil || uid != string(p.up.GetUID())) && p.carrier.nameUpstream(p.down) != p.key.Name
+// takenBy returns the name of another upstream object whose counterpart is the downstream object
+// with this name. It is empty if there is none.
+func (p *pass) takenBy() string {
+	uid := upstreamUID(p.down)
+	if uid == "" || p.up != nil && uid == p.up.GetUID() {
+		return ""
+	}
+	if name := p.carrier.nameUpstream(p.down); name != p.key.Name {
+		return name
+	}
+	return ""
 }
 
-// isLeaving reports whether the upstream object whose counterpart has the name is leaving the
-// cluster.
-func (p *pass) isLeaving() bool {
-	other := p.carrier.upstreamObject(Key{Type: p.key.Type, Namespace: p.key.Namespace, Name: p.carrier.nameUpstream(p.down)})
+// isLeaving reports whether another object upstream is leaving the cluster.
+func (p *pass) isLeaving(name string) bool {
+	other := p.carrier.upstreamObject(Key{Type: p.key.Type, Namespace: p.key.Namespace, Name: name})
 	return other == nil || other.GetDeletionTimestamp() != nil || !isTargeted(other, p.identity.Cluster)
 }
 

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/terminal"
@@ -115,8 +114,8 @@ func (p *pass) view() view {
 	if p.down != nil {
 		v.excluded = v.excluded || isExcluded(p.key.Type, p.down)
 		annotations := p.down.GetAnnotations()
-		if !p.isAnothers() {
-			v.down.upstreamUID = types.UID(annotations[workloadv1alpha1.UpstreamUIDAnnotation])
+		if p.takenBy() == "" {
+			v.down.upstreamUID = upstreamUID(p.down)
 		}
 		v.down.deleting = p.down.GetDeletionTimestamp() != nil
 		v.down.deleteData = annotations[workloadv1alpha1.DeleteDataAnnotation] == "true"
@@ -157,7 +156,7 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 		err = p.release(ctx)
 		return true, 0, err
 	case stepForeign:
-		if p.isAnothers() && p.isLeaving() {
+		if other := p.takenBy(); other != "" && p.isLeaving(other) {
 			return true, deletedAgain, nil // the object is created when the name is free
 		}
 		return p.problem(ctx, problem{reasonConflict, "an object of this name is in the cluster and is not the kcp's; it is left as it is. Delete it there, or choose another name" + p.otherNames()})

@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,11 +91,8 @@ func keepsNulls(kind schema.GroupVersionKind) bool {
 func withoutNulls(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
+		maps.DeleteFunc(v, func(_ string, field any) bool { return field == nil })
 		for name, field := range v {
-			if field == nil {
-				delete(v, name)
-				continue
-			}
 			v[name] = withoutNulls(field)
 		}
 	case []any:

@@ -364,7 +364,7 @@ func (p *pass) saying(why problem) string {
 }
 
 func (p *pass) isOursDownstream() bool {
-	return p.down != nil && p.down.GetAnnotations()[workloadv1alpha1.UpstreamUIDAnnotation] == string(p.up.GetUID())
+	return p.down != nil && upstreamUID(p.down) == p.up.GetUID()
 }
 
 // reportStatus copies the status upstream. For an object with only this target, it writes the
