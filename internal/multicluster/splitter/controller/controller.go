@@ -53,14 +53,6 @@ type Controller struct {
 	memory *memory
 }
 
-// rootKey identifies a root.
-type rootKey struct {
-	schema.GroupResource
-	Namespace, Name string
-}
-
-func (k rootKey) String() string { return k.GroupResource.String() + " " + k.Namespace + "/" + k.Name }
-
 // New creates a controller. It does not connect to the kcp yet.
 func New(config Config) (*Controller, error) {
 	if err := config.Validate(); err != nil {
@@ -154,15 +146,13 @@ func (c *Controller) Run(ctx context.Context) error {
 func (c *Controller) everyRoot(namespace string) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for resource, k := range c.kinds {
+	for _, k := range c.kinds {
 		namespaces := []string{namespace}
 		if namespace == "" {
 			namespaces = k.informer.GetIndexer().ListIndexFuncValues(rootIndex)
 		}
 		for _, n := range namespaces {
-			for _, r := range k.find(rootIndex, n) {
-				c.roots.Add(rootKey{GroupResource: resource, Namespace: n, Name: r.GetName()})
-			}
+			c.addRoots(k, k.find(rootIndex, n)...)
 		}
 	}
 }

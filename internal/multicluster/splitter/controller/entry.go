@@ -130,6 +130,8 @@ type follower struct {
 	refs   []splitter.Reference
 }
 
+func (f *follower) key() needKey { return needKey{f.GetKind(), f.GetNamespace(), f.GetName()} }
+
 // newFollower returns the follower of an object. It takes ownership of the object.
 func newFollower(object *unstructured.Unstructured) *follower {
 	f := &follower{}

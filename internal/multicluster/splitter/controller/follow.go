@@ -155,7 +155,7 @@ func (c *Controller) behind(ingress *follower) []string {
 			continue
 		}
 		need.Optional = false
-		if s := c.follower(needKey{need.Kind, ingress.GetNamespace(), need.Name}); s != nil {
+		if s := c.follower(keyOfNeed(ingress.GetNamespace(), need)); s != nil {
 			targets[need] = workloadv1alpha1.Targets(s.GetLabels())
 		}
 	}
@@ -188,7 +188,7 @@ func (c *Controller) resourcesBehind(ingress *follower) []string {
 func (c *Controller) leavesOf(k *kind, key rootKey) {
 	for _, f := range c.followersOf(ingressKind).find(referenceIndex, nameKey(key.Namespace, key.Name)) {
 		if slices.ContainsFunc(f.refs, func(ref splitter.Reference) bool { return ref.Name == key.Name && ref.Is(k.GVK.GroupKind()) }) {
-			c.follows.Add(needKey{ingressKind, f.GetNamespace(), f.GetName()})
+			c.follows.Add(f.key())
 		}
 	}
 }
@@ -341,14 +341,11 @@ func difference(before, after map[string]string) map[string]any {
 
 // precede sends the objects that a leaf will need to its cluster before the leaf is created.
 func (c *Controller) precede(ctx context.Context, t loader.Type, leaf *unstructured.Unstructured, cluster string) error {
-	keys := c.servicesOf(leaf.GetNamespace(), splitter.PodLabels(leaf))
 	needs, err := t.Needs(leaf)
 	if err != nil {
 		return err
 	}
-	for _, n := range needs {
-		keys = append(keys, needKey{n.Kind, leaf.GetNamespace(), n.Name})
-	}
+	keys := append(c.servicesOf(leaf.GetNamespace(), splitter.PodLabels(leaf)), keysOfNeeds(leaf.GetNamespace(), needs)...)
 	seen := map[needKey]bool{}
 	for len(keys) > 0 {
 		key := keys[0]
@@ -361,9 +358,7 @@ func (c *Controller) precede(ctx context.Context, t loader.Type, leaf *unstructu
 		if !slices.Contains(c.demand(key, f).clusters, cluster) {
 			c.memory.await(key, cluster, c.now())
 		}
-		for _, n := range f.needs {
-			keys = append(keys, needKey{n.Kind, key.Namespace, n.Name})
-		}
+		keys = append(keys, keysOfNeeds(key.Namespace, f.needs)...)
 		if slices.Contains(workloadv1alpha1.Targets(f.GetLabels()), cluster) {
 			continue
 		}

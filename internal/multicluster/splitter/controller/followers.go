@@ -150,18 +150,10 @@ func followerIndex(keys func(*follower) []string) toolscache.IndexFunc {
 	}
 }
 
-func followerNeeds(f *follower) []string {
-	return keysOf(f.GetNamespace(), f.needs)
-}
+func followerNeeds(f *follower) []string { return needIndexKeys(f.GetNamespace(), f.needs) }
 
 // followerRefs returns the names to which an Ingress refers.
-func followerRefs(f *follower) []string {
-	var keys []string
-	for _, ref := range f.refs {
-		keys = append(keys, nameKey(f.GetNamespace(), ref.Name))
-	}
-	return keys
-}
+func followerRefs(f *follower) []string { return refIndexKeys(f.GetNamespace(), f.refs) }
 
 // selectorKeys returns the key of one label in the selector of a Service. A pod that matches the
 // selector has every label in it, so one label is enough.
@@ -223,57 +215,64 @@ func (f *followers) find(index, key string) []*follower {
 	return out
 }
 
-// followerChanged queues a follower, and the objects that it needs.
+// followerChanged queues a follower and what its change affects: the objects that it needs or
+// needed before, the clusters in which it is or was, and roots.
 func (c *Controller) followerChanged(before, now any) {
+	var versions []*follower
 	for _, object := range []any{before, now} {
-		f, ok := object.(*follower)
-		if !ok {
-			continue
+		if f, ok := object.(*follower); ok {
+			versions = append(versions, f)
 		}
-		key := needKey{f.GetKind(), f.GetNamespace(), f.GetName()}
-		if now != nil {
-			c.follows.Add(key)
-		}
+	}
+	if len(versions) == 0 {
+		return
+	}
+	key, needs := versions[0].key(), map[splitter.Need]bool{}
+	if now != nil {
+		c.follows.Add(key)
+	}
+	for _, f := range versions {
 		for _, need := range f.needs {
-			c.follows.Add(needKey{need.Kind, f.GetNamespace(), need.Name})
+			need.Optional = false
+			needs[need] = true
 		}
 		for _, name := range followedClusters(f) {
 			c.removals.Add(name)
 		}
-		c.producersOf(f.GetNamespace(), f.needs)
-		switch key.Kind {
-		case splitter.KindClaim:
-			c.rootsNaming(key)
-		case splitter.KindService:
-			c.ingressesNaming(key)
-			c.referrersOf(key.Namespace, key.Name, nil)
-			c.selectorsOf(f)
-		}
+	}
+	for need := range needs {
+		c.follows.Add(keyOfNeed(key.Namespace, need))
+	}
+	kinds, _ := c.filledKinds()
+	c.producersOf(kinds, key.Namespace, slices.Collect(maps.Keys(needs)))
+	switch key.Kind {
+	case splitter.KindClaim:
+		c.rootsNaming(kinds, key)
+	case splitter.KindService:
+		c.ingressesNaming(key)
+		c.referrersOf(kinds, key.Namespace, key.Name)
+		c.selectorsOf(kinds, versions)
 	}
 }
 
-// selectorsOf queues the roots that select a Service.
-func (c *Controller) selectorsOf(service *follower) {
-	kinds, _ := c.filledKinds()
+// selectorsOf queues the roots that select one of the versions of a Service.
+func (c *Controller) selectorsOf(kinds []*kind, versions []*follower) {
 	for _, k := range kinds {
-		for _, root := range k.find(aboutIndex, service.GetNamespace()) {
-			if root.services != nil && root.services.Matches(service.labels) {
-				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: root.GetNamespace(), Name: root.GetName()})
+		for _, root := range k.find(aboutIndex, versions[0].GetNamespace()) {
+			selects := func(f *follower) bool { return root.services.Matches(f.labels) }
+			if root.services != nil && slices.ContainsFunc(versions, selects) {
+				c.addRoots(k, root)
 			}
 		}
 	}
 }
 
 // producersOf queues the roots that produce a needed object, and the roots to which these refer.
-func (c *Controller) producersOf(namespace string, needs []splitter.Need) {
-	if len(needs) == 0 {
-		return
-	}
-	kinds, _ := c.filledKinds()
-	for _, k := range kinds {
-		for _, key := range keysOf(namespace, needs) {
+func (c *Controller) producersOf(kinds []*kind, namespace string, needs []splitter.Need) {
+	for _, key := range needIndexKeys(namespace, needs) {
+		for _, k := range kinds {
 			for _, root := range k.find(productIndex, key) {
-				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
+				c.addRoots(k, root)
 				c.referredBy(kinds, root)
 			}
 		}
@@ -285,15 +284,14 @@ func (c *Controller) referredBy(kinds []*kind, root *entry) {
 	for _, k := range kinds {
 		for _, ref := range root.refs {
 			if to := k.get(root.GetNamespace(), ref.Name); to != nil && to.role == loader.Root && ref.Is(k.GVK.GroupKind()) {
-				c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: root.GetNamespace(), Name: ref.Name})
+				c.addRoots(k, to)
 			}
 		}
 	}
 }
 
 // rootsNaming queues the roots whose leaves need an object.
-func (c *Controller) rootsNaming(key needKey) {
-	kinds, _ := c.filledKinds()
+func (c *Controller) rootsNaming(kinds []*kind, key needKey) {
 	for _, k := range kinds {
 		for _, leaf := range k.find(needIndex, key.String()) {
 			for _, root := range k.rootsOf(leaf) {
@@ -305,18 +303,14 @@ func (c *Controller) rootsNaming(key needKey) {
 
 func (c *Controller) ingressesNaming(key needKey) {
 	for _, f := range c.followersOf(ingressKind).find(needIndex, key.String()) {
-		c.follows.Add(needKey{ingressKind, f.GetNamespace(), f.GetName()})
+		c.follows.Add(f.key())
 	}
 }
 
 // neededBy returns all objects that a leaf needs: those to which it refers, and the Services of
 // its pods.
 func (c *Controller) neededBy(leaf *entry) []needKey {
-	var keys []needKey
-	for _, n := range leaf.needs {
-		keys = append(keys, needKey{n.Kind, leaf.GetNamespace(), n.Name})
-	}
-	return append(keys, c.servicesOf(leaf.GetNamespace(), leaf.pods)...)
+	return append(keysOfNeeds(leaf.GetNamespace(), leaf.needs), c.servicesOf(leaf.GetNamespace(), leaf.pods)...)
 }
 
 // servicesOf returns the Services that send traffic to pods.
@@ -327,7 +321,7 @@ func (c *Controller) servicesOf(namespace string, pods []labels.Labels) []needKe
 		for name, value := range asSet(pod) {
 			for _, s := range services.find(selectorIndex, podKey(namespace, name, value)) {
 				if labels.SelectorFromSet(s.selector).Matches(pod) {
-					keys = append(keys, needKey{splitter.KindService, namespace, s.GetName()})
+					keys = append(keys, s.key())
 				}
 			}
 		}

@@ -107,9 +107,6 @@ func (k *kind) familyKeys(r *entry) []string {
 	}
 }
 
-func nameKey(namespace, name string) string   { return namespace + "/" + name }
-func labelKey(namespace, value string) string { return namespace + "/?" + value }
-
 func rootKeys(r *entry) []string {
 	if r.role == loader.Root {
 		return []string{r.GetNamespace()}
@@ -121,25 +118,17 @@ func needKeys(r *entry) []string {
 	if r.role != loader.Leaf {
 		return nil
 	}
-	return keysOf(r.GetNamespace(), r.needs)
+	return needIndexKeys(r.GetNamespace(), r.needs)
 }
 
 func useKeys(r *entry) []string {
 	if r.role != loader.Root {
 		return nil
 	}
-	return keysOf(r.GetNamespace(), r.needs)
+	return needIndexKeys(r.GetNamespace(), r.needs)
 }
 
-func productKeys(r *entry) []string { return keysOf(r.GetNamespace(), r.products) }
-
-func keysOf(namespace string, needs []splitter.Need) []string {
-	var keys []string
-	for _, n := range needs {
-		keys = append(keys, needKey{n.Kind, namespace, n.Name}.String())
-	}
-	return keys
-}
+func productKeys(r *entry) []string { return needIndexKeys(r.GetNamespace(), r.products) }
 
 func podKeys(r *entry) []string {
 	var keys []string
@@ -154,8 +143,6 @@ func podKeys(r *entry) []string {
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
-
-func podKey(namespace, name, value string) string { return namespace + "/" + name + "=" + value }
 
 func clusterKeys(r *entry) []string {
 	var keys []string
@@ -172,14 +159,7 @@ func placeKeys(r *entry) []string {
 	return nil
 }
 
-func referenceKeys(r *entry) []string {
-	var keys []string
-	for _, ref := range r.refs {
-		keys = append(keys, nameKey(r.GetNamespace(), ref.Name))
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
+func referenceKeys(r *entry) []string { return refIndexKeys(r.GetNamespace(), r.refs) }
 
 func aboutKeys(r *entry) []string {
 	if r.selector != nil || r.services != nil {
@@ -230,19 +210,16 @@ func (k *kind) family(namespace, name string) (root *entry, leaves []*entry) {
 
 // rootsOf returns the roots to whose families an object belongs.
 func (k *kind) rootsOf(r *entry) []rootKey {
-	key := rootKey{GroupResource: k.GroupResource(), Namespace: r.GetNamespace(), Name: r.GetName()}
 	if r.role != loader.Leaf {
-		return []rootKey{key}
+		return []rootKey{k.rootKey(r.GetNamespace(), r.GetName())}
 	}
 	if name, _ := loader.Owner(r, k.Type); name != "" {
-		key.Name = name
-		return []rootKey{key}
+		return []rootKey{k.rootKey(r.GetNamespace(), name)}
 	}
 	var keys []rootKey
 	for _, other := range k.find(familyIndex, labelKey(r.GetNamespace(), r.GetLabels()[workloadv1alpha1.OwnedByLabel])) {
 		if other.role == loader.Root {
-			key.Name = other.GetName()
-			keys = append(keys, key)
+			keys = append(keys, k.rootKey(r.GetNamespace(), other.GetName()))
 		}
 	}
 	return keys
@@ -285,8 +262,3 @@ func (c *Controller) filledKinds() (kinds []*kind, all bool) {
 	}
 	return kinds, all
 }
-
-// needKey identifies an object that others need.
-type needKey struct{ Kind, Namespace, Name string }
-
-func (n needKey) String() string { return n.Kind + "/" + n.Namespace + "/" + n.Name }

@@ -97,7 +97,7 @@ func (s source) Places(_ context.Context, namespace string, q loader.Query) ([]s
 		}
 	}
 	for _, kind := range []string{splitter.KindServiceAccount, ingressKind} {
-		for _, key := range keysOf(namespace, q.Needs) {
+		for _, key := range needIndexKeys(namespace, q.Needs) {
 			for _, f := range s.c.followersOf(kind).find(needIndex, key) {
 				add(f)
 			}
@@ -122,7 +122,7 @@ func (k *kind) related(namespace string, q loader.Query) (roots []*entry, counts
 			roots = append(roots, r)
 		}
 	}
-	for _, key := range keysOf(namespace, q.Needs) {
+	for _, key := range needIndexKeys(namespace, q.Needs) {
 		roots = append(roots, k.find(useIndex, key)...)
 	}
 	if q.Referred != "" {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,11 +12,10 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	toolscache "k8s.io/client-go/tools/cache"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
@@ -81,7 +81,12 @@ func (c *Controller) addType(ctx context.Context, t loader.Type) error {
 	if err := c.watched(k.informer); err != nil {
 		return err
 	}
-	if _, err := k.informer.AddEventHandler(c.kindHandler(k)); err != nil {
+	changed := func(before, now any) {
+		old, _ := before.(*entry)
+		current, _ := now.(*entry)
+		c.entryChanged(k, old, current)
+	}
+	if _, err := k.informer.AddEventHandler(handler(changed)); err != nil {
 		return err
 	}
 	c.kinds[t.GroupResource()] = k
@@ -109,52 +114,47 @@ func (c *Controller) stopTypes() {
 	}
 }
 
-// kindHandler queues passes for changes of the objects of a type.
-func (c *Controller) kindHandler(k *kind) toolscache.ResourceEventHandler {
-	changed := func(before, now *entry) {
-		r := now
-		if now == nil {
-			r = before
-		}
-		for _, key := range k.rootsOf(r) {
-			if now == nil {
-				k.written.gone(nameKey(key.Namespace, key.Name), r.GetName(), r.GetUID())
-			}
-			c.roots.Add(key)
-			if isMoved(before, now) {
-				// A root that selected its pods before the change may not select them now.
-				c.referrersOf(key.Namespace, key.Name, before)
-				c.referrersOf(key.Namespace, key.Name, now)
-				for _, r := range []*entry{before, now, k.get(key.Namespace, key.Name)} {
-					c.usedChanged(key, r)
-				}
-				c.leavesOf(k, key)
-			}
-		}
-		c.leafChanged(before, now)
+// entryChanged queues what a change of an object of a type affects. before is nil for a new
+// object, and now is nil for a deleted one.
+func (c *Controller) entryChanged(k *kind, before, now *entry) {
+	r := cmp.Or(now, before)
+	if r == nil {
+		return
 	}
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) {
-			if r, ok := object.(*entry); ok {
-				changed(nil, r)
-			}
-		},
-		UpdateFunc: func(old, object any) {
-			before, _ := old.(*entry)
-			if now, ok := object.(*entry); ok && before != nil {
-				if owners := k.rootsOf(before); len(owners) > 0 && !slices.Equal(owners, k.rootsOf(now)) {
-					for _, key := range owners {
-						c.roots.Add(key)
-					}
-				}
-				changed(before, now)
-			}
-		},
-		DeleteFunc: func(object any) {
-			if r, ok := finalstate.As[*entry](object); ok {
-				changed(r, nil)
-			}
-		},
+	owners := k.rootsOf(r)
+	if before != nil && before != r {
+		// The object may have been a leaf of another root.
+		for _, key := range k.rootsOf(before) {
+			c.roots.Add(key)
+		}
+	}
+	for _, key := range owners {
+		if now == nil {
+			k.written.gone(nameKey(key.Namespace, key.Name), r.GetName(), r.GetUID())
+		}
+		c.roots.Add(key)
+	}
+	if isMoved(before, now) {
+		c.moved(k, owners, before, now)
+	}
+	c.leafChanged(before, now)
+}
+
+// moved queues what depends on the clusters or the content of roots. before and now are the
+// object of their families that has changed.
+func (c *Controller) moved(k *kind, roots []rootKey, before, now *entry) {
+	kinds, _ := c.filledKinds()
+	for _, key := range roots {
+		// A root that selected the pods before the change may not select them now.
+		c.referrersOf(kinds, key.Namespace, key.Name, before, now)
+		versions := []*entry{before, now}
+		if root := k.get(key.Namespace, key.Name); root != now {
+			versions = append(versions, root)
+		}
+		for _, r := range versions {
+			c.usedChanged(kinds, r)
+		}
+		c.leavesOf(k, key)
 	}
 }
 
@@ -166,32 +166,35 @@ func isMoved(before, now *entry) bool {
 		before.GetGeneration() != now.GetGeneration() || !maps.Equal(before.GetAnnotations(), now.GetAnnotations())
 }
 
-// referrersOf queues the roots that refer to a name or that select the pods of r. r may be nil.
-func (c *Controller) referrersOf(namespace, name string, r *entry) {
-	kinds, _ := c.filledKinds()
-	for _, k := range kinds {
-		roots := k.find(referenceIndex, nameKey(namespace, name))
-		if r != nil && len(r.pods) > 0 {
-			for _, about := range k.find(aboutIndex, namespace) {
-				if about.selector != nil && slices.ContainsFunc(r.pods, about.selector.Matches) {
-					roots = append(roots, about)
-				}
-			}
+// referrersOf queues the roots that refer to a name or that select the pods of one of the entries.
+// An entry may be nil.
+func (c *Controller) referrersOf(kinds []*kind, namespace, name string, entries ...*entry) {
+	var pods []labels.Labels
+	for _, r := range entries {
+		if r != nil {
+			pods = append(pods, r.pods...)
 		}
-		for _, root := range roots {
-			c.roots.Add(rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: root.GetName()})
+	}
+	for _, k := range kinds {
+		c.addRoots(k, k.find(referenceIndex, nameKey(namespace, name))...)
+		if len(pods) == 0 {
+			continue
+		}
+		for _, about := range k.find(aboutIndex, namespace) {
+			if about.selector != nil && slices.ContainsFunc(pods, about.selector.Matches) {
+				c.addRoots(k, about)
+			}
 		}
 	}
 }
 
 // usedChanged queues the roots that make the objects which a root needs, and the roots to which
-// it refers.
-func (c *Controller) usedChanged(key rootKey, r *entry) {
+// it refers. r may be nil.
+func (c *Controller) usedChanged(kinds []*kind, r *entry) {
 	if r == nil || r.role != loader.Root {
 		return
 	}
-	c.producersOf(key.Namespace, r.needs)
-	kinds, _ := c.filledKinds()
+	c.producersOf(kinds, r.GetNamespace(), r.needs)
 	c.referredBy(kinds, r)
 }
 

@@ -154,7 +154,7 @@ func (c *Controller) everyFollower() {
 	for _, f := range c.coreFollowers() {
 		for _, object := range f.informer.GetStore().List() {
 			if o, ok := object.(*follower); ok {
-				c.follows.Add(needKey{o.GetKind(), o.GetNamespace(), o.GetName()})
+				c.follows.Add(o.key())
 			}
 		}
 	}
