@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
@@ -35,13 +34,9 @@ type checker struct {
 }
 
 func newChecker(props *apiextensionsv1.JSONSchemaProps, resource bool) (*checker, error) {
-	internal := &apiextensions.JSONSchemaProps{}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, internal, nil); err != nil {
-		return nil, fmt.Errorf("converting the schema: %w", err)
-	}
-	s, err := structuralschema.NewStructural(internal)
+	internal, s, err := libraryForms(props)
 	if err != nil {
-		return nil, fmt.Errorf("reading the schema: %w", err)
+		return nil, err
 	}
 	validator, _, err := validation.NewSchemaValidator(internal)
 	if err != nil {
@@ -202,13 +197,9 @@ func compileRules(n *node, resource bool) ([]unfit, error) {
 		return nil, nil
 	}
 	props := write(n)
-	internal := &apiextensions.JSONSchemaProps{}
-	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, internal, nil); err != nil {
-		return nil, fmt.Errorf("converting the schema: %w", err)
-	}
-	s, err := structuralschema.NewStructural(internal)
+	_, s, err := libraryForms(props)
 	if err != nil {
-		return nil, fmt.Errorf("reading the schema: %w", err)
+		return nil, err
 	}
 	resource = resource || n.embedded
 	results, err := cel.Compile(s, model.SchemaDeclType(s, resource), celconfig.PerCallLimit,

@@ -18,15 +18,25 @@ import (
 // metaKeys are the properties that every resource has, whatever its schema contains.
 var metaKeys = []string{"apiVersion", "kind", "metadata"}
 
-// structural checks that a schema is structural, as a CRD requires.
-func structural(props *apiextensionsv1.JSONSchemaProps) (*structuralschema.Structural, error) {
+// libraryForms returns a schema in the two forms that the library for CRDs works with. It returns
+// an error if the schema is not structural.
+func libraryForms(props *apiextensionsv1.JSONSchemaProps) (*apiextensions.JSONSchemaProps, *structuralschema.Structural, error) {
 	internal := &apiextensions.JSONSchemaProps{}
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(props, internal, nil); err != nil {
-		return nil, fmt.Errorf("converting the schema: %w", err)
+		return nil, nil, fmt.Errorf("converting the schema: %w", err)
 	}
 	s, err := structuralschema.NewStructural(internal)
 	if err != nil {
-		return nil, fmt.Errorf("the schema is not structural: %w", err)
+		return nil, nil, fmt.Errorf("the schema is not structural: %w", err)
+	}
+	return internal, s, nil
+}
+
+// structural checks that a schema is structural, as a CRD requires.
+func structural(props *apiextensionsv1.JSONSchemaProps) (*structuralschema.Structural, error) {
+	_, s, err := libraryForms(props)
+	if err != nil {
+		return nil, err
 	}
 	if errs := structuralschema.ValidateStructural(nil, s); len(errs) > 0 {
 		return nil, fmt.Errorf("the schema is not structural: %w", errs.ToAggregate())
