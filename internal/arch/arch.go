@@ -48,9 +48,9 @@ var engine = []string{
 	"internal/riklet/runner/command", "internal/riklet/runner/engine", "internal/riklet/runner/spec", "internal/riklet/shim",
 }
 
-// splitterController runs the splitter's decisions. What decides, and the command line that
-// explains decisions, do not need it.
-var splitterController = []string{"internal/multicluster/splitter/controller"}
+// splitterControllers run the splitter's decisions in a kcp. What decides, and the command line
+// that explains decisions, do not need them.
+var splitterControllers = []string{"internal/multicluster/splitter/controller", "internal/multicluster/splitter/follower", "internal/multicluster/splitter/cache"}
 
 // inside are the test kits that run rik's API server in the test process, under the race
 // detector. That takes minutes where a process of its own takes seconds, and links all of
@@ -92,12 +92,16 @@ var Rules = []Rule{
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/excerpt", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
 	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
 	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
-	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, Except: splitterController, MustNot: heavy},
-	{Under: "internal/multicluster/splitter/loader", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterController, MustNot: heavy},
+	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
+	{Under: "internal/multicluster/splitter/loader", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
+	// The splitter's caches know nothing of its decisions.
+	{Under: "internal/multicluster/splitter/cache", MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime", "go.etcd.io/etcd"}},
+	// What follows a root is asked of leaves through an interface: it does not know the controller.
+	{Under: "internal/multicluster/splitter/follower", May: []string{"api", "internal/reconcile", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers[:1], MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "go.etcd.io/etcd"}},
 	{Under: "internal/multicluster/splitter/controller", May: append([]string{"config", "internal/multicluster"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
-	{Under: "internal/rikctl", Except: splitterController, May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/rikctl", Except: splitterControllers, May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/app", May: append([]string{"internal", "config"}, shared...)},
 	{Under: "cmd/rik-shim", May: []string{"internal/riklet/shim", "internal/riklet/guest"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/rik-init", May: []string{"internal/riklet/guest"}, MustNot: append([]string{"k8s.io"}, append(slices.Clone(pulls), heavy...)...)},

@@ -229,3 +229,16 @@ func int32At(object *unstructured.Unstructured, otherwise int32, path []string) 
 	}
 	return int32(n)
 }
+
+// HeldAfter returns the clusters whose syncers have a finalizer on an object that is no longer
+// sent there.
+func HeldAfter(object metav1.Object) []string {
+	targets := workloadv1alpha1.Targets(object.GetLabels())
+	var held []string
+	for _, finalizer := range object.GetFinalizers() {
+		if name, ok := strings.CutPrefix(finalizer, workloadv1alpha1.FinalizerPrefix); ok && !slices.Contains(targets, name) {
+			held = append(held, name)
+		}
+	}
+	return held
+}

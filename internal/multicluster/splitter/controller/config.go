@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"rik.dev/rik/internal/multicluster/splitter/follower"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
@@ -67,7 +68,7 @@ func ValidateTypes(names []string) error {
 			problems = append(problems, fmt.Errorf("%q names no type: give plural.group, such as deployments.apps", name))
 		case name == NoTypes:
 			problems = append(problems, fmt.Errorf("%q stands alone", NoTypes))
-		case isFollower(resource):
+		case follower.Is(resource):
 			problems = append(problems, fmt.Errorf("%s are not divided: they go where they are needed", name))
 		}
 	}

@@ -18,6 +18,9 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter/cache"
+	"rik.dev/rik/internal/multicluster/splitter/follower"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/reconcile"
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
@@ -40,18 +43,19 @@ type Controller struct {
 
 	types    *reconcile.Queue[struct{}]
 	roots    *reconcile.Queue[rootKey]
-	follows  *reconcile.Queue[needKey]
 	removals *reconcile.Queue[string]
 
 	mu sync.RWMutex
-	// mu guards kinds, followers and typesKnown. typesKnown is true after the types were read
-	// once.
+	// mu guards kinds and typesKnown. typesKnown is true after the types were read once.
 	kinds      map[schema.GroupResource]*kind
-	followers  map[string]*followers
 	typesKnown bool
 
-	memory *memory
+	followers *follower.Followers
+	memory    *memory
 }
+
+// rootKey identifies a root.
+type rootKey = key.Root
 
 // New creates a controller. It does not connect to the kcp yet.
 func New(config Config) (*Controller, error) {
@@ -61,7 +65,7 @@ func New(config Config) (*Controller, error) {
 	config = config.withDefaults()
 	runtimelog.Set(config.Logger)
 	c := &Controller{
-		config: config, now: time.Now, kinds: map[schema.GroupResource]*kind{}, followers: map[string]*followers{}, memory: newMemory(),
+		config: config, now: time.Now, kinds: map[schema.GroupResource]*kind{}, memory: newMemory(),
 	}
 	if err := c.connect(); err != nil {
 		return nil, fmt.Errorf("preparing the splitter's connection to the kcp: %w", err)
@@ -71,7 +75,6 @@ func New(config Config) (*Controller, error) {
 	}
 	c.types = reconcile.New(queue("split-types", 1), c.keepTypes)
 	c.roots = reconcile.New(queue("split-roots", config.Workers), c.reconcile)
-	c.follows = reconcile.New(queue("split-needs", config.Workers), c.follow)
 	c.removals = reconcile.New(queue("split-removals", 1), c.keepRemoval)
 	c.metrics = newMetrics(c.roots.Len)
 	if config.Metrics != nil {
@@ -105,6 +108,9 @@ func (c *Controller) connect() error {
 		return err
 	}
 	c.eventsClient = kube.CoreV1().Events(metav1.NamespaceAll)
+	if c.followers, err = c.newFollowers(); err != nil {
+		return err
+	}
 	return c.cacheUpstream()
 }
 
@@ -114,10 +120,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer c.record(ctx)()
 	group, ctx := errgroup.WithContext(ctx)
 	caches := []toolscache.SharedIndexInformer{c.clusters, c.placements, c.crds, c.negotiated}
-	for _, f := range c.coreFollowers() {
-		caches = append(caches, f.informer)
-	}
-	synced := make([]toolscache.InformerSynced, 0, len(caches))
+	synced := []toolscache.InformerSynced{c.followers.HasSynced}
+	group.Go(func() error { return c.followers.Fill(ctx) })
 	for _, informer := range caches {
 		synced = append(synced, informer.HasSynced)
 		group.Go(func() error {
@@ -133,7 +137,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.config.Logger.Info("the splitter runs", "types", c.config.Types)
 		c.types.Add(struct{}{})
 		queues, ctx := errgroup.WithContext(ctx)
-		for _, run := range []func(context.Context) error{c.types.Run, c.roots.Run, c.follows.Run, c.removals.Run} {
+		for _, run := range []func(context.Context) error{c.types.Run, c.roots.Run, c.followers.Run, c.removals.Run} {
 			queues.Go(func() error { return run(ctx) })
 		}
 		return queues.Wait()
@@ -149,7 +153,7 @@ func (c *Controller) everyRoot(namespace string) {
 	for _, k := range c.kinds {
 		namespaces := []string{namespace}
 		if namespace == "" {
-			namespaces = k.informer.GetIndexer().ListIndexFuncValues(rootIndex)
+			namespaces = k.GetIndexer().ListIndexFuncValues(rootIndex)
 		}
 		for _, n := range namespaces {
 			c.addRoots(k, k.find(rootIndex, n)...)
@@ -159,7 +163,5 @@ func (c *Controller) everyRoot(namespace string) {
 
 // clusterNamed returns a Cluster, or nil if it does not exist.
 func (c *Controller) clusterNamed(name string) *workloadv1alpha1.Cluster {
-	object, _, _ := c.clusters.GetIndexer().GetByKey(name)
-	cluster, _ := object.(*workloadv1alpha1.Cluster)
-	return cluster
+	return cache.Get[workloadv1alpha1.Cluster](c.clusters, name)
 }

@@ -1,15 +1,17 @@
 package controller
 
 import (
-	"slices"
+	"log/slog"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/follower"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
@@ -22,7 +24,7 @@ func TestLeafCountsBeforeItsTypeIsRead(t *testing.T) {
 		GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments",
 		Path: splitter.ScalePath{Spec: []string{"spec", "replicas"}, Status: []string{"status", "replicas"}},
 	}
-	k, err := newKind(nil, deployments)
+	k, err := newKind(nil, deployments, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,16 +43,16 @@ func TestLeafCountsBeforeItsTypeIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.informer.GetIndexer().Add(e); err != nil {
+	if err := k.GetIndexer().Add(e); err != nil {
 		t.Fatal(err)
 	}
-	if k.informer.HasSynced() {
+	if k.HasSynced() {
 		t.Fatal("a type that was never read is said to be read")
 	}
-	c := &Controller{kinds: map[schema.GroupResource]*kind{deployments.GroupResource(): k}, memory: newMemory()}
-	settings := newFollower(fromMetadata(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "settings"}}, "v1", "ConfigMap"))
-	got := c.demand(needKey{splitter.KindConfigMap, "default", "settings"}, settings)
-	if !slices.Equal(got.clusters, []string{"east"}) || !slices.Equal(got.types, []string{"deployments.apps"}) {
-		t.Errorf("demand = %+v, want that of the leaf", got)
+	c := &Controller{kinds: map[schema.GroupResource]*kind{deployments.GroupResource(): k}}
+	got := leaves{c}.Needing(key.Follower{Kind: splitter.KindConfigMap, Namespace: "default", Name: "settings"}, nil)
+	want := []follower.Demand{{Clusters: []string{"east"}, Types: []string{"deployments.apps"}}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the demand is not that of the leaf (-want +got):\n%s", diff)
 	}
 }

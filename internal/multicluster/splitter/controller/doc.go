@@ -7,13 +7,13 @@
 // the write fails and the root is processed again. Until the watch delivers a write, the pass
 // uses the object as it was written.
 //
-// A second queue handles the objects that leaves need: ConfigMaps, Secrets, ServiceAccounts,
-// claims, Services and Ingresses. Such an object has the targets of all leaves that need it. It
-// loses a target when the last of these leaves has left that cluster.
+// The package follower handles the objects that leaves need, such as ConfigMaps and Services. This
+// package answers its questions about leaves and clusters, and processes the roots that depend on
+// a follower that has changed.
 //
-// Reads: Clusters, Placements, CustomResourceDefinitions, NegotiatedAPIResources, the objects of
-// the divided types, and the metadata of the objects that leaves need.
+// Reads: Clusters, Placements, CustomResourceDefinitions, NegotiatedAPIResources, and the
+// objects of the divided types.
 //
-// Writes: leaves; the status and one annotation of roots; the targets and two annotations of the
-// objects that leaves need; one finalizer of Clusters; Events about roots.
+// Writes: leaves; the status and one annotation of roots; one finalizer of Clusters; Events about
+// roots.
 package controller

@@ -1,11 +1,9 @@
 package controller
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -115,82 +113,4 @@ func samePods(a, b []labels.Labels) bool {
 	return slices.EqualFunc(a, b, func(x, y labels.Labels) bool {
 		return maps.Equal(x.(labels.Set), y.(labels.Set))
 	})
-}
-
-// follower is the cached part of an object that leaves need.
-type follower struct {
-	// Unstructured contains the target labels, the annotations about targets and, for a claim,
-	// the phase.
-	*unstructured.Unstructured
-	// needs are the objects that it needs itself. selector selects the pods of a Service.
-	needs    []splitter.Need
-	selector map[string]string
-	// labels are those of a Service, by which roots select it. refs are those of an Ingress.
-	labels labels.Set
-	refs   []splitter.Reference
-}
-
-func (f *follower) key() needKey { return needKey{f.GetKind(), f.GetNamespace(), f.GetName()} }
-
-// newFollower returns the follower of an object. It takes ownership of the object.
-func newFollower(object *unstructured.Unstructured) *follower {
-	f := &follower{}
-	f.needs, _ = splitter.Needs(object)
-	if object.GetKind() == splitter.KindService {
-		f.selector, f.labels = splitter.Selector(object), maps.Clone(object.GetLabels())
-	}
-	if object.GetKind() == ingressKind {
-		f.refs = splitter.References(object)
-	}
-	set, notes := object.GetLabels(), object.GetAnnotations()
-	maps.DeleteFunc(set, func(name, _ string) bool {
-		return name != workloadv1alpha1.ClusterLabel && !strings.HasPrefix(name, workloadv1alpha1.TargetLabelPrefix)
-	})
-	maps.DeleteFunc(notes, func(name, value string) bool {
-		return name != workloadv1alpha1.FollowsAnnotation && name != neededByAnnotation &&
-			!strings.HasPrefix(name, workloadv1alpha1.StatusAnnotationPrefix) && !isUntakenNote(name, value)
-	})
-	kept := &unstructured.Unstructured{Object: map[string]any{"apiVersion": object.GetAPIVersion(), "kind": object.GetKind()}}
-	kept.SetName(object.GetName())
-	kept.SetNamespace(object.GetNamespace())
-	kept.SetUID(object.GetUID())
-	kept.SetResourceVersion(object.GetResourceVersion())
-	kept.SetFinalizers(object.GetFinalizers())
-	kept.SetDeletionTimestamp(object.GetDeletionTimestamp())
-	kept.SetLabels(set)
-	kept.SetAnnotations(notes)
-	if phase, found, err := unstructured.NestedString(object.Object, "status", "phase"); found && err == nil {
-		kept.Object["status"] = map[string]any{"phase": phase}
-	}
-	f.Unstructured = kept
-	return f
-}
-
-// fromMetadata returns an object of which only the metadata was requested.
-func fromMetadata(object *metav1.PartialObjectMetadata, apiVersion, kind string) *unstructured.Unstructured {
-	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
-	out.SetName(object.Name)
-	out.SetNamespace(object.Namespace)
-	out.SetUID(object.UID)
-	out.SetResourceVersion(object.ResourceVersion)
-	out.SetFinalizers(object.Finalizers)
-	out.SetDeletionTimestamp(object.DeletionTimestamp)
-	out.SetLabels(object.Labels)
-	out.SetAnnotations(object.Annotations)
-	return out
-}
-
-// body returns a merge patch that applies only to one resource version of an object.
-func body(object metav1.Object, metadata map[string]any, rest map[string]any) ([]byte, error) {
-	if metadata == nil {
-		metadata = map[string]any{}
-	}
-	metadata["uid"] = string(object.GetUID())
-	metadata["resourceVersion"] = object.GetResourceVersion()
-	out := maps.Clone(rest)
-	if out == nil {
-		out = map[string]any{}
-	}
-	out["metadata"] = metadata
-	return json.Marshal(out)
 }

@@ -1,18 +1,22 @@
 package controller
 
 import (
-	"context"
+	"log/slog"
 	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/cache"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
@@ -43,22 +47,25 @@ const (
 type kind struct {
 	loader.Type
 
-	informer toolscache.SharedIndexInformer
-	// written contains the writes that the informer has not delivered yet.
+	*cache.Cache
+	// written contains the writes that the cache has not delivered yet.
 	written *writes
-	cancel  context.CancelFunc
-	done    chan struct{}
 }
 
-// newKind creates the cache of a type. run fills it.
-func newKind(client dynamic.Interface, t loader.Type) (*kind, error) {
-	k := &kind{Type: t, written: newWrites(), done: make(chan struct{})}
-	k.informer = dynamicinformer.NewFilteredDynamicInformer(client, t.GVR(), metav1.NamespaceAll, 0, toolscache.Indexers{
-		familyIndex: k.byEntry(k.familyKeys), rootIndex: k.byEntry(rootKeys), needIndex: k.byEntry(needKeys),
-		podIndex: k.byEntry(podKeys), clusterIndex: k.byEntry(clusterKeys), placeIndex: k.byEntry(placeKeys),
-		referenceIndex: k.byEntry(referenceKeys), useIndex: k.byEntry(useKeys), productIndex: k.byEntry(productKeys), aboutIndex: k.byEntry(aboutKeys),
+// newKind creates the cache of a type. Nothing fills it yet.
+func newKind(client dynamic.Interface, t loader.Type, log *slog.Logger) (*kind, error) {
+	k := &kind{Type: t, written: newWrites()}
+	informer := dynamicinformer.NewFilteredDynamicInformer(client, t.GVR(), metav1.NamespaceAll, 0, toolscache.Indexers{
+		familyIndex: cache.IndexBy(k.familyKeys), rootIndex: cache.IndexBy(rootKeys), needIndex: cache.IndexBy(needKeys),
+		podIndex: cache.IndexBy(podKeys), clusterIndex: cache.IndexBy(clusterKeys), placeIndex: cache.IndexBy(placeKeys),
+		referenceIndex: cache.IndexBy(referenceKeys), useIndex: cache.IndexBy(useKeys), productIndex: cache.IndexBy(productKeys), aboutIndex: cache.IndexBy(aboutKeys),
 	}, nil).Informer()
-	return k, k.informer.SetTransform(k.transform)
+	if err := informer.SetTransform(k.transform); err != nil {
+		return nil, err
+	}
+	var err error
+	k.Cache, err = cache.New(informer, log)
+	return k, err
 }
 
 func (k *kind) transform(object any) (any, error) {
@@ -68,42 +75,18 @@ func (k *kind) transform(object any) (any, error) {
 	return object, nil
 }
 
-func (k *kind) byEntry(keys func(*entry) []string) toolscache.IndexFunc {
-	return func(object any) ([]string, error) {
-		if r, ok := object.(*entry); ok {
-			return keys(r), nil
-		}
-		return nil, nil
-	}
-}
-
-// run fills the cache and updates it until ctx ends.
-func (k *kind) run(ctx context.Context) {
-	ctx, k.cancel = context.WithCancel(ctx)
-	go func() {
-		defer close(k.done)
-		k.informer.RunWithContext(ctx)
-	}()
-}
-
-// stop stops run and waits for its end.
-func (k *kind) stop() {
-	k.cancel()
-	<-k.done
-}
-
 // familyKeys returns the keys under which an object is indexed: the name of the root or, for a
 // leaf without a controller, the label of the root.
 func (k *kind) familyKeys(r *entry) []string {
-	byLabel := func(value string) string { return labelKey(r.GetNamespace(), value) }
+	byLabel := func(value string) string { return key.Label(r.GetNamespace(), value) }
 	switch r.role {
 	case loader.Leaf:
 		if name, _ := loader.Owner(r, k.Type); name != "" {
-			return []string{nameKey(r.GetNamespace(), name)}
+			return []string{key.Name(r.GetNamespace(), name)}
 		}
 		return []string{byLabel(r.GetLabels()[workloadv1alpha1.OwnedByLabel])}
 	default:
-		return []string{nameKey(r.GetNamespace(), r.GetName()), byLabel(splitter.OwnerLabel(r.GetName()))}
+		return []string{key.Name(r.GetNamespace(), r.GetName()), byLabel(splitter.OwnerLabel(r.GetName()))}
 	}
 }
 
@@ -118,17 +101,17 @@ func needKeys(r *entry) []string {
 	if r.role != loader.Leaf {
 		return nil
 	}
-	return needIndexKeys(r.GetNamespace(), r.needs)
+	return key.Needs(r.GetNamespace(), r.needs)
 }
 
 func useKeys(r *entry) []string {
 	if r.role != loader.Root {
 		return nil
 	}
-	return needIndexKeys(r.GetNamespace(), r.needs)
+	return key.Needs(r.GetNamespace(), r.needs)
 }
 
-func productKeys(r *entry) []string { return needIndexKeys(r.GetNamespace(), r.products) }
+func productKeys(r *entry) []string { return key.Needs(r.GetNamespace(), r.products) }
 
 func podKeys(r *entry) []string {
 	var keys []string
@@ -136,8 +119,9 @@ func podKeys(r *entry) []string {
 		return nil
 	}
 	for _, pod := range r.pods {
-		for name, value := range asSet(pod) {
-			keys = append(keys, podKey(r.GetNamespace(), name, value))
+		set, _ := pod.(labels.Set)
+		for name, value := range set {
+			keys = append(keys, key.Pod(r.GetNamespace(), name, value))
 		}
 	}
 	slices.Sort(keys)
@@ -149,17 +133,17 @@ func clusterKeys(r *entry) []string {
 	if r.role == loader.Leaf {
 		keys = workloadv1alpha1.Targets(r.GetLabels())
 	}
-	return append(keys, heldAfter(r)...)
+	return append(keys, splitter.HeldAfter(r)...)
 }
 
 func placeKeys(r *entry) []string {
 	if cluster := r.GetLabels()[workloadv1alpha1.ClusterLabel]; r.role == loader.Leaf && cluster != "" {
-		return []string{nameKey(r.GetNamespace(), cluster)}
+		return []string{key.Name(r.GetNamespace(), cluster)}
 	}
 	return nil
 }
 
-func referenceKeys(r *entry) []string { return refIndexKeys(r.GetNamespace(), r.refs) }
+func referenceKeys(r *entry) []string { return key.References(r.GetNamespace(), r.refs) }
 
 func aboutKeys(r *entry) []string {
 	if r.selector != nil || r.services != nil {
@@ -170,34 +154,34 @@ func aboutKeys(r *entry) []string {
 
 // get returns an object by namespace and name, or nil if it does not exist.
 func (k *kind) get(namespace, name string) *entry {
-	object, _, _ := k.informer.GetIndexer().GetByKey(nameKey(namespace, name))
-	r, _ := object.(*entry)
-	return r
+	return cache.Get[entry](k, key.Name(namespace, name))
 }
 
 // find returns the objects under a key of an index.
-func (k *kind) find(index, key string) []*entry {
-	// ByIndex fails only if the index does not exist, and these indexes do.
-	objects, _ := k.informer.GetIndexer().ByIndex(index, key)
-	records := make([]*entry, 0, len(objects))
-	for _, object := range objects {
-		if r, ok := object.(*entry); ok {
-			records = append(records, r)
-		}
+func (k *kind) find(index, under string) []*entry { return cache.Find[entry](k, index, under) }
+
+// rootKey returns the key of a root of the type.
+func (k *kind) rootKey(namespace, name string) rootKey {
+	return rootKey{GroupResource: k.GroupResource(), Namespace: namespace, Name: name}
+}
+
+// addRoots queues roots of a type.
+func (c *Controller) addRoots(k *kind, roots ...*entry) {
+	for _, root := range roots {
+		c.roots.Add(k.rootKey(root.GetNamespace(), root.GetName()))
 	}
-	return records
 }
 
 // family returns the object with the name of a root, and the objects that may be its leaves. Both
 // include the latest writes of this controller.
 func (k *kind) family(namespace, name string) (root *entry, leaves []*entry) {
 	objects := map[string]*entry{}
-	for _, key := range []string{nameKey(namespace, name), labelKey(namespace, splitter.OwnerLabel(name))} {
-		for _, r := range k.find(familyIndex, key) {
+	for _, under := range []string{key.Name(namespace, name), key.Label(namespace, splitter.OwnerLabel(name))} {
+		for _, r := range k.find(familyIndex, under) {
 			objects[r.GetName()] = r
 		}
 	}
-	for _, r := range k.written.over(nameKey(namespace, name), objects) {
+	for _, r := range k.written.over(key.Name(namespace, name), objects) {
 		switch {
 		case r.GetName() == name:
 			root = r
@@ -217,7 +201,7 @@ func (k *kind) rootsOf(r *entry) []rootKey {
 		return []rootKey{k.rootKey(r.GetNamespace(), name)}
 	}
 	var keys []rootKey
-	for _, other := range k.find(familyIndex, labelKey(r.GetNamespace(), r.GetLabels()[workloadv1alpha1.OwnedByLabel])) {
+	for _, other := range k.find(familyIndex, key.Label(r.GetNamespace(), r.GetLabels()[workloadv1alpha1.OwnedByLabel])) {
 		if other.role == loader.Root {
 			keys = append(keys, k.rootKey(r.GetNamespace(), other.GetName()))
 		}
@@ -227,11 +211,11 @@ func (k *kind) rootsOf(r *entry) []rootKey {
 
 // kindOf returns the cache of a type, and whether it is filled. It is nil if the type is not
 // served.
-func (c *Controller) kindOf(key rootKey) (k *kind, filled bool) {
+func (c *Controller) kindOf(resource schema.GroupResource) (k *kind, filled bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	k = c.kinds[key.GroupResource]
-	return k, k != nil && k.informer.HasSynced()
+	k = c.kinds[resource]
+	return k, k != nil && k.HasSynced()
 }
 
 // allKinds returns all divided types, and whether the list of types is complete.
@@ -254,7 +238,7 @@ func (c *Controller) filledKinds() (kinds []*kind, all bool) {
 	defer c.mu.RUnlock()
 	all = c.typesKnown
 	for _, k := range c.kinds {
-		if k.informer.HasSynced() {
+		if k.HasSynced() {
 			kinds = append(kinds, k)
 		} else {
 			all = false

@@ -11,7 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/multicluster/splitter/patch"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -53,7 +55,7 @@ func (p *pass) write(ctx context.Context, s step) error {
 		return p.delete(ctx, p.k, p.key.Name, s.have)
 	}
 	if s.object != nil {
-		if err := p.precede(ctx, p.k.Type, s.object, s.cluster); err != nil {
+		if err := p.followers.Precede(ctx, p.k.Type, s.object, s.cluster); err != nil {
 			return err
 		}
 	}
@@ -70,7 +72,7 @@ func (p *pass) write(ctx context.Context, s step) error {
 	if err != nil {
 		return err
 	}
-	p.k.written.note(nameKey(p.key.Namespace, p.key.Name), r, false)
+	p.k.written.note(key.Name(p.key.Namespace, p.key.Name), r, false)
 	return nil
 }
 
@@ -87,11 +89,11 @@ func (p *pass) put(ctx context.Context, s step) (*unstructured.Unstructured, err
 	case s.object != nil:
 		return leaves.Update(ctx, s.object, metav1.UpdateOptions{FieldManager: fieldManager})
 	}
-	patch, err := body(s.have, s.metadata, s.rest)
+	data, err := patch.Body(s.have, s.metadata, s.rest)
 	if err != nil {
 		return nil, err
 	}
-	return leaves.Patch(ctx, s.have.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	return leaves.Patch(ctx, s.have.GetName(), types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
 }
 
 // errTaken means that another object has the name of a leaf.
@@ -122,6 +124,6 @@ func (c *Controller) delete(ctx context.Context, k *kind, root string, leaf *ent
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	k.written.note(nameKey(leaf.GetNamespace(), root), leaf.deleting(metav1.NewTime(c.now())), true)
+	k.written.note(key.Name(leaf.GetNamespace(), root), leaf.deleting(metav1.NewTime(c.now())), true)
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/multicluster/splitter/patch"
 )
 
 // fromRootAnnotation on a leaf lists the annotations that it has from its root. When the root
@@ -137,7 +138,7 @@ func (p *planner) step(leaf *splitter.Leaf, change splitter.Change, turn bool) (
 		noted := &unstructured.Unstructured{Object: map[string]any{}}
 		noted.SetAnnotations(maps.Clone(s.have.GetAnnotations()))
 		splitter.Stamp(noted, change)
-		s.metadata = map[string]any{"annotations": difference(s.have.GetAnnotations(), noted.GetAnnotations())}
+		s.metadata = map[string]any{"annotations": patch.Difference(s.have.GetAnnotations(), noted.GetAnnotations())}
 		return s, nil
 	}
 	next, err := p.metadata(leaf.Cluster, s.have, change)
@@ -292,20 +293,20 @@ func owners(have []metav1.OwnerReference, root metav1.OwnerReference) []metav1.O
 
 // metadataPatch returns the merge patch of the metadata, or nil if nothing changes.
 func metadataPatch(have *entry, next *unstructured.Unstructured) map[string]any {
-	patch := map[string]any{}
-	if changes := difference(have.GetLabels(), next.GetLabels()); len(changes) > 0 {
-		patch["labels"] = changes
+	changed := map[string]any{}
+	if changes := patch.Difference(have.GetLabels(), next.GetLabels()); len(changes) > 0 {
+		changed["labels"] = changes
 	}
-	if changes := difference(have.GetAnnotations(), next.GetAnnotations()); len(changes) > 0 {
-		patch["annotations"] = changes
+	if changes := patch.Difference(have.GetAnnotations(), next.GetAnnotations()); len(changes) > 0 {
+		changed["annotations"] = changes
 	}
 	if !reflect.DeepEqual(have.GetOwnerReferences(), next.GetOwnerReferences()) {
-		patch["ownerReferences"] = next.GetOwnerReferences()
+		changed["ownerReferences"] = next.GetOwnerReferences()
 	}
-	if len(patch) == 0 {
+	if len(changed) == 0 {
 		return nil
 	}
-	return patch
+	return changed
 }
 
 // nested returns a map with one value at a path.

@@ -13,13 +13,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/multicluster/splitter/patch"
 	"rik.dev/rik/internal/reconcile"
 )
 
 // reconcile makes one pass over a root.
 func (c *Controller) reconcile(ctx context.Context, key rootKey) (time.Duration, error) {
-	k, filled := c.kindOf(key)
+	k, filled := c.kindOf(key.GroupResource)
 	if k == nil {
 		c.forget(key)
 		return 0, nil // nothing is changed for a type that is not served
@@ -92,7 +94,7 @@ func (c *Controller) expire(ctx context.Context, k *kind, object *entry) (time.D
 		return left, nil
 	}
 	uid, version := object.GetUID(), object.GetResourceVersion()
-	c.config.Logger.Info("deleting a finished object whose time to live is over", "type", k.GroupResource().String(), "object", nameKey(object.GetNamespace(), object.GetName()))
+	c.config.Logger.Info("deleting a finished object whose time to live is over", "type", k.GroupResource().String(), "object", key.Name(object.GetNamespace(), object.GetName()))
 	err := c.dynamic.Resource(k.GVR()).Namespace(object.GetNamespace()).Delete(ctx, object.GetName(),
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: &background})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -163,7 +165,7 @@ func (p *pass) again() time.Duration {
 	if next := p.result.Next; !next.IsZero() {
 		again = max(next.Sub(p.now()), time.Millisecond)
 	}
-	if p.k.written.waits(nameKey(p.key.Namespace, p.key.Name)) && (again == 0 || again > showTimeout) {
+	if p.k.written.waits(key.Name(p.key.Namespace, p.key.Name)) && (again == 0 || again > showTimeout) {
 		again = showTimeout
 	}
 	return again
@@ -186,12 +188,12 @@ func (p *pass) writeProgress(ctx context.Context) error {
 	if note == "" {
 		value = nil
 	}
-	patch, err := body(p.root, map[string]any{"annotations": map[string]any{splitter.ProgressAnnotation: value}}, nil)
+	data, err := patch.Body(p.root, map[string]any{"annotations": map[string]any{splitter.ProgressAnnotation: value}}, nil)
 	if err != nil {
 		return err
 	}
 	written, err := p.dynamic.Resource(p.k.GVR()).Namespace(p.key.Namespace).
-		Patch(ctx, p.key.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		Patch(ctx, p.key.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil {
 		return fmt.Errorf("noting the progress of %s: %w", p.key.Name, err)
 	}
@@ -200,6 +202,6 @@ func (p *pass) writeProgress(ctx context.Context) error {
 		return err
 	}
 	p.root = next
-	p.k.written.note(nameKey(p.key.Namespace, p.key.Name), next, false)
+	p.k.written.note(key.Name(p.key.Namespace, p.key.Name), next, false)
 	return nil
 }

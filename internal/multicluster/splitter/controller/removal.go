@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter/patch"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -45,10 +46,8 @@ func (c *Controller) keepRemoval(ctx context.Context, name string) (time.Duratio
 			return 0, nil // the end of the deletion is an event
 		}
 	}
-	for _, f := range c.coreFollowers() {
-		if len(f.find(clusterIndex, name)) > 0 {
-			return 0, nil
-		}
+	if c.followers.IsAnyIn(name) {
+		return 0, nil
 	}
 	return 0, c.hold(ctx, cluster, false)
 }
@@ -59,12 +58,12 @@ func (c *Controller) hold(ctx context.Context, cluster *workloadv1alpha1.Cluster
 	if held {
 		finalizers = append(finalizers, workloadv1alpha1.SplitterFinalizer)
 	}
-	patch, err := body(cluster, map[string]any{"finalizers": finalizers}, nil)
+	data, err := patch.Body(cluster, map[string]any{"finalizers": finalizers}, nil)
 	if err != nil {
 		return err
 	}
 	_, err = c.metadata.Resource(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")).
-		Patch(ctx, cluster.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+		Patch(ctx, cluster.Name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("%w: %w", reconcile.ErrAgain, err)

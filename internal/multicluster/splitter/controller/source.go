@@ -12,6 +12,8 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/cache"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/reconcile"
 )
@@ -28,26 +30,19 @@ var _ loader.Source = source{}
 
 // Clusters implements loader.Source.
 func (s source) Clusters(context.Context) ([]*workloadv1alpha1.Cluster, error) {
-	return listed[*workloadv1alpha1.Cluster](s.c.clusters), nil
+	return cache.List[workloadv1alpha1.Cluster](s.c.clusters), nil
 }
 
 // Placements implements loader.Source.
 func (s source) Placements(_ context.Context, namespace string) ([]*workloadv1alpha1.Placement, error) {
-	objects, err := s.c.placements.GetIndexer().ByIndex(toolscache.NamespaceIndex, namespace)
-	var out []*workloadv1alpha1.Placement
-	for _, object := range objects {
-		if p, ok := object.(*workloadv1alpha1.Placement); ok {
-			out = append(out, p)
-		}
-	}
-	return out, err
+	return cache.Find[workloadv1alpha1.Placement](s.c.placements, toolscache.NamespaceIndex, namespace), nil
 }
 
 // Leaves implements loader.Source.
 func (s source) Leaves(_ context.Context, root *unstructured.Unstructured, t loader.Type) ([]*unstructured.Unstructured, error) {
 	leaves := s.leaves
 	if root != s.root.Unstructured {
-		k, filled := s.c.kindOf(rootKey{GroupResource: t.GroupResource()})
+		k, filled := s.c.kindOf(t.GroupResource())
 		if !filled {
 			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, t.GroupResource())
 		}
@@ -70,7 +65,7 @@ func (s source) Related(_ context.Context, namespace string, q loader.Query) ([]
 	var out []loader.Related
 	for _, k := range kinds {
 		found, counts := k.related(namespace, q)
-		if counts && !k.informer.HasSynced() {
+		if counts && !k.HasSynced() {
 			return nil, fmt.Errorf("%w: the objects of %s are being read", reconcile.ErrAgain, k.GroupResource())
 		}
 		for _, r := range found {
@@ -82,28 +77,15 @@ func (s source) Related(_ context.Context, namespace string, q loader.Query) ([]
 
 // Places implements loader.Source.
 func (s source) Places(_ context.Context, namespace string, q loader.Query) ([]string, error) {
-	var out []string
-	add := func(f *follower) {
-		if out == nil {
-			out = []string{}
-		}
-		out = append(out, workloadv1alpha1.Targets(f.GetLabels())...)
+	matching := s.c.followers.In(namespace, q)
+	if len(matching) == 0 {
+		return nil, nil
 	}
-	if q.Services != nil {
-		for _, f := range s.c.followersOf(splitter.KindService).find(toolscache.NamespaceIndex, namespace) {
-			if q.Services.Matches(f.labels) {
-				add(f)
-			}
-		}
+	places := []string{}
+	for _, f := range matching {
+		places = append(places, workloadv1alpha1.Targets(f.GetLabels())...)
 	}
-	for _, kind := range []string{splitter.KindServiceAccount, ingressKind} {
-		for _, key := range needIndexKeys(namespace, q.Needs) {
-			for _, f := range s.c.followersOf(kind).find(needIndex, key) {
-				add(f)
-			}
-		}
-	}
-	return out, nil
+	return places, nil
 }
 
 // podGroups are the API groups of the types that make pods. A type of an operator that cannot be
@@ -122,11 +104,11 @@ func (k *kind) related(namespace string, q loader.Query) (roots []*entry, counts
 			roots = append(roots, r)
 		}
 	}
-	for _, key := range needIndexKeys(namespace, q.Needs) {
-		roots = append(roots, k.find(useIndex, key)...)
+	for _, need := range key.Needs(namespace, q.Needs) {
+		roots = append(roots, k.find(useIndex, need)...)
 	}
 	if q.Referred != "" {
-		roots = append(roots, k.find(referenceIndex, nameKey(namespace, q.Referred))...)
+		roots = append(roots, k.find(referenceIndex, key.Name(namespace, q.Referred))...)
 	}
 	if q.Pods != nil {
 		for _, r := range k.find(rootIndex, namespace) {
@@ -141,7 +123,7 @@ func (k *kind) related(namespace string, q loader.Query) (roots []*entry, counts
 
 // Object implements loader.Source.
 func (s source) Object(_ context.Context, kind schema.GroupVersionKind, namespace, name string) (*unstructured.Unstructured, error) {
-	if f := s.c.follower(needKey{kind.Kind, namespace, name}); f != nil {
+	if f := s.c.followers.Get(key.Follower{Kind: kind.Kind, Namespace: namespace, Name: name}); f != nil {
 		return f.Unstructured, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)

@@ -13,6 +13,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
@@ -53,7 +54,7 @@ func (p *pass) writeStatus(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.k.written.note(nameKey(p.key.Namespace, p.key.Name), r, false)
+	p.k.written.note(key.Name(p.key.Namespace, p.key.Name), r, false)
 	return nil
 }
 

@@ -16,20 +16,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
+	"rik.dev/rik/internal/multicluster/splitter/cache"
+	"rik.dev/rik/internal/multicluster/splitter/key"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
 // keepTypes starts the caches of types that are divided and served, and stops the others. Objects
 // of a type that is no longer served stay as they were.
 func (c *Controller) keepTypes(ctx context.Context, _ struct{}) (time.Duration, error) {
-	crds := listed[*apiextensionsv1.CustomResourceDefinition](c.crds)
+	crds := cache.List[apiextensionsv1.CustomResourceDefinition](c.crds)
 	wanted := map[schema.GroupResource]loader.Type{}
-	for _, t := range loader.Types(crds, listed[*apiresourcev1alpha1.NegotiatedAPIResource](c.negotiated)) {
+	for _, t := range loader.Types(crds, cache.List[apiresourcev1alpha1.NegotiatedAPIResource](c.negotiated)) {
 		if c.config.divides(t) {
 			wanted[t.GroupResource()] = t
 		}
 	}
-	c.keepIngresses(ctx, crds)
+	c.followers.ServeIngresses(ctx, slices.ContainsFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return crd.Spec.Group == loader.Ingresses.Group && crd.Spec.Names.Plural == loader.Ingresses.Resource && loader.IsServed(crd)
+	}))
 	c.dropTypes(wanted)
 	var problems []error
 	for _, resource := range slices.SortedFunc(maps.Keys(wanted), func(a, b schema.GroupResource) int { return strings.Compare(a.String(), b.String()) }) {
@@ -56,7 +60,7 @@ func (c *Controller) dropTypes(wanted map[schema.GroupResource]loader.Type) {
 	}
 	c.mu.Unlock()
 	for _, k := range stopped {
-		k.stop()
+		k.Stop()
 		c.metrics.forgetType(k.GroupResource())
 		c.config.Logger.Info("no longer dividing a type", "resource", k.GroupResource().String())
 	}
@@ -74,23 +78,15 @@ func (c *Controller) addType(ctx context.Context, t loader.Type) error {
 	if c.kinds[t.GroupResource()] != nil {
 		return nil
 	}
-	k, err := newKind(c.dynamic, t)
+	k, err := newKind(c.dynamic, t, c.config.Logger)
 	if err != nil {
 		return err
 	}
-	if err := c.watched(k.informer); err != nil {
-		return err
-	}
-	changed := func(before, now any) {
-		old, _ := before.(*entry)
-		current, _ := now.(*entry)
-		c.entryChanged(k, old, current)
-	}
-	if _, err := k.informer.AddEventHandler(handler(changed)); err != nil {
+	if _, err := k.AddEventHandler(cache.Changes(func(before, now *entry) { c.entryChanged(k, before, now) })); err != nil {
 		return err
 	}
 	c.kinds[t.GroupResource()] = k
-	k.run(ctx)
+	k.Start(ctx)
 	if t.BadRules != "" {
 		c.config.Logger.Warn("annotations of a CRD are not understood", "resource", t.GroupResource().String(), "err", t.BadRules)
 	}
@@ -103,36 +99,29 @@ func (c *Controller) stopTypes() {
 	c.mu.Lock()
 	kinds := c.kinds
 	c.kinds = map[schema.GroupResource]*kind{}
-	ingresses := c.followers[ingressKind]
-	delete(c.followers, ingressKind)
 	c.mu.Unlock()
 	for _, k := range kinds {
-		k.stop()
+		k.Stop()
 	}
-	if ingresses != nil {
-		ingresses.stop()
-	}
+	c.followers.StopIngresses()
 }
 
 // entryChanged queues what a change of an object of a type affects. before is nil for a new
 // object, and now is nil for a deleted one.
 func (c *Controller) entryChanged(k *kind, before, now *entry) {
 	r := cmp.Or(now, before)
-	if r == nil {
-		return
-	}
 	owners := k.rootsOf(r)
 	if before != nil && before != r {
 		// The object may have been a leaf of another root.
-		for _, key := range k.rootsOf(before) {
-			c.roots.Add(key)
+		for _, root := range k.rootsOf(before) {
+			c.roots.Add(root)
 		}
 	}
-	for _, key := range owners {
+	for _, root := range owners {
 		if now == nil {
-			k.written.gone(nameKey(key.Namespace, key.Name), r.GetName(), r.GetUID())
+			k.written.gone(key.Name(root.Namespace, root.Name), r.GetName(), r.GetUID())
 		}
-		c.roots.Add(key)
+		c.roots.Add(root)
 	}
 	if isMoved(before, now) {
 		c.moved(k, owners, before, now)
@@ -144,17 +133,17 @@ func (c *Controller) entryChanged(k *kind, before, now *entry) {
 // object of their families that has changed.
 func (c *Controller) moved(k *kind, roots []rootKey, before, now *entry) {
 	kinds, _ := c.filledKinds()
-	for _, key := range roots {
+	for _, root := range roots {
 		// A root that selected the pods before the change may not select them now.
-		c.referrersOf(kinds, key.Namespace, key.Name, before, now)
+		c.referrersOf(kinds, root.Namespace, root.Name, before, now)
 		versions := []*entry{before, now}
-		if root := k.get(key.Namespace, key.Name); root != now {
-			versions = append(versions, root)
+		if present := k.get(root.Namespace, root.Name); present != now {
+			versions = append(versions, present)
 		}
 		for _, r := range versions {
 			c.usedChanged(kinds, r)
 		}
-		c.leavesOf(k, key)
+		c.followers.CheckBackend(k.GVK.GroupKind(), root.Namespace, root.Name)
 	}
 }
 
@@ -176,7 +165,7 @@ func (c *Controller) referrersOf(kinds []*kind, namespace, name string, entries 
 		}
 	}
 	for _, k := range kinds {
-		c.addRoots(k, k.find(referenceIndex, nameKey(namespace, name))...)
+		c.addRoots(k, k.find(referenceIndex, key.Name(namespace, name))...)
 		if len(pods) == 0 {
 			continue
 		}
@@ -207,9 +196,7 @@ func (c *Controller) leafChanged(before, now *entry) {
 		if r == nil || r.role != loader.Leaf {
 			continue
 		}
-		for _, key := range c.neededBy(r) {
-			c.follows.Add(key)
-		}
+		c.followers.CheckNeeds(r.GetNamespace(), r.needs, r.pods)
 		if now == nil {
 			for _, name := range clusterKeys(r) {
 				c.removals.Add(name)

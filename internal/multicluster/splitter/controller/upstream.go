@@ -1,14 +1,11 @@
 package controller
 
 import (
-	"context"
-	"errors"
-	"io"
+	"cmp"
 	"reflect"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,8 +15,8 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	"rik.dev/rik/internal/finalstate"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/multicluster/splitter/cache"
 )
 
 // cacheUpstream creates the caches of the types that every kcp has.
@@ -31,41 +28,30 @@ func (c *Controller) cacheUpstream() error {
 	for _, w := range []struct {
 		cache     toolscache.SharedIndexInformer
 		transform toolscache.TransformFunc
-		changed   func(before, now any)
+		handler   toolscache.ResourceEventHandler
 	}{
-		{c.clusters, typed[workloadv1alpha1.Cluster](withoutKubeconfig), c.clusterChanged},
-		{c.placements, typed[workloadv1alpha1.Placement](nil), c.placementChanged},
-		{c.crds, typed[apiextensionsv1.CustomResourceDefinition](withoutSchemas), c.typeChanged},
-		{c.negotiated, typed[apiresourcev1alpha1.NegotiatedAPIResource](withoutSchema), c.typeChanged},
+		{c.clusters, typed[workloadv1alpha1.Cluster](withoutKubeconfig), cache.Changes(c.clusterChanged)},
+		{c.placements, typed[workloadv1alpha1.Placement](nil), cache.Changes(c.placementChanged)},
+		{c.crds, typed[apiextensionsv1.CustomResourceDefinition](withoutSchemas), cache.Changes(func(_, _ *apiextensionsv1.CustomResourceDefinition) { c.typeChanged() })},
+		{c.negotiated, typed[apiresourcev1alpha1.NegotiatedAPIResource](withoutSchema), cache.Changes(func(_, _ *apiresourcev1alpha1.NegotiatedAPIResource) { c.typeChanged() })},
 	} {
 		if err := w.cache.SetTransform(w.transform); err != nil {
 			return err
 		}
-		if err := c.watched(w.cache); err != nil {
+		if err := cache.Logged(w.cache, c.config.Logger); err != nil {
 			return err
 		}
-		if _, err := w.cache.AddEventHandler(handler(w.changed)); err != nil {
+		if _, err := w.cache.AddEventHandler(w.handler); err != nil {
 			return err
 		}
 	}
-	return c.cacheFollowers()
+	return nil
 }
 
 func (c *Controller) cacheOf(resource schema.GroupVersionResource) toolscache.SharedIndexInformer {
 	return dynamicinformer.NewFilteredDynamicInformer(c.dynamic, resource, metav1.NamespaceAll, 0, toolscache.Indexers{
 		toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc,
 	}, nil).Informer()
-}
-
-// watched makes the errors of a watch appear in the log of the controller.
-func (c *Controller) watched(cache toolscache.SharedIndexInformer) error {
-	return cache.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *toolscache.Reflector, err error) {
-		switch {
-		case ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err), errors.Is(err, io.EOF):
-		default:
-			c.config.Logger.Warn("watching the kcp", "type", r.TypeDescription(), "err", err)
-		}
-	})
 }
 
 // typed returns a transform that converts unstructured objects to a type. slim removes fields
@@ -109,33 +95,9 @@ func withoutSchema(negotiated *unstructured.Unstructured) {
 	unstructured.RemoveNestedField(negotiated.Object, "spec", "columnDefinitions")
 }
 
-// listed returns the objects in a cache.
-func listed[T any](cache toolscache.SharedIndexInformer) []T {
-	objects := cache.GetIndexer().List()
-	out := make([]T, 0, len(objects))
-	for _, object := range objects {
-		if o, ok := object.(T); ok {
-			out = append(out, o)
-		}
-	}
-	return out
-}
-
-// handler calls changed for every change. before is nil for a new object, and now is nil for a
-// deleted one.
-func handler(changed func(before, now any)) toolscache.ResourceEventHandler {
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { changed(nil, object) },
-		UpdateFunc: changed,
-		DeleteFunc: func(object any) { changed(finalstate.Of(object), nil) },
-	}
-}
-
 // clusterChanged queues every root when a Cluster has changed in a field that decisions use.
 // Heartbeats are too frequent for that.
-func (c *Controller) clusterChanged(before, now any) {
-	old, _ := before.(*workloadv1alpha1.Cluster)
-	current, _ := now.(*workloadv1alpha1.Cluster)
+func (c *Controller) clusterChanged(old, current *workloadv1alpha1.Cluster) {
 	for _, cluster := range []*workloadv1alpha1.Cluster{old, current} {
 		if cluster != nil {
 			c.removals.Add(cluster.Name)
@@ -145,18 +107,7 @@ func (c *Controller) clusterChanged(before, now any) {
 		c.everyRoot("")
 	}
 	if old != nil && current != nil && !slices.Equal(old.Status.SyncedResources, current.Status.SyncedResources) {
-		c.everyFollower()
-	}
-}
-
-// everyFollower queues every follower.
-func (c *Controller) everyFollower() {
-	for _, f := range c.coreFollowers() {
-		for _, object := range f.informer.GetStore().List() {
-			if o, ok := object.(*follower); ok {
-				c.follows.Add(o.key())
-			}
-		}
+		c.followers.CheckAll()
 	}
 }
 
@@ -173,13 +124,9 @@ func decisive(c *workloadv1alpha1.Cluster) any {
 	}{splitter.ClusterOf(c, schema.GroupResource{}), c.Status.SyncedResources, problems}
 }
 
-func (c *Controller) placementChanged(before, now any) {
-	for _, object := range []any{before, now} {
-		if p, ok := object.(*workloadv1alpha1.Placement); ok {
-			c.everyRoot(p.Namespace)
-			return // a Placement stays in its namespace
-		}
-	}
+// placementChanged queues the roots of a namespace. A Placement stays in its namespace.
+func (c *Controller) placementChanged(before, now *workloadv1alpha1.Placement) {
+	c.everyRoot(cmp.Or(before, now).Namespace)
 }
 
-func (c *Controller) typeChanged(_, _ any) { c.types.Add(struct{}{}) }
+func (c *Controller) typeChanged() { c.types.Add(struct{}{}) }

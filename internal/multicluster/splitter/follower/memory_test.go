@@ -1,16 +1,18 @@
-package controller
+package follower
 
 import (
 	"slices"
 	"testing"
 	"time"
+
+	"rik.dev/rik/internal/multicluster/splitter/key"
 )
 
-// TestAwaited tests that an object which was sent before its leaf stays until the leaf is in the
+// TestAwaited tests that a follower which was sent before its leaf stays until the leaf is in the
 // cache, or until a timeout. After that, the memory is empty.
 func TestAwaited(t *testing.T) {
 	t.Parallel()
-	key := needKey{"Secret", "default", "token"}
+	k := key.Follower{Kind: "Secret", Namespace: "default", Name: "token"}
 	start := time.Now()
 	for name, tc := range map[string]struct {
 		later time.Duration
@@ -29,12 +31,12 @@ func TestAwaited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMemory()
-			m.await(key, "east", start)
-			m.await(key, "west", start)
+			m.await(k, "east", start)
+			m.await(k, "west", start)
 			if tc.gone {
-				m.gone(key)
+				m.gone(k)
 			}
-			got, again := m.awaited(key, tc.seen, start.Add(tc.later))
+			got, again := m.awaited(k, tc.seen, start.Add(tc.later))
 			slices.Sort(got)
 			if !slices.Equal(got, tc.want) || again != tc.again {
 				t.Errorf("awaited = %q, again in %v, want %q, %v", got, again, tc.want, tc.again)
