@@ -39,7 +39,7 @@ var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 var small = []string{"internal/atomicfile", "internal/excerpt", "internal/pause", "internal/wakeup"}
 
 // shared is what every component may use.
-var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/finalstate", "internal/version"}, small...)
+var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/fencing", "internal/finalstate", "internal/version"}, small...)
 
 // engine is what every engine of the runner may use: the contract, and no other part of the runner.
 // Thus engines do not know the runner, or each other.
@@ -77,6 +77,8 @@ var Rules = []Rule{
 	// The term of the active controller goes with its writes to where they are stored.
 	{Under: "internal/controllerterm", MustNot: heavy},
 	{Under: "internal/boltfile", MustNot: heavy},
+	// Seven packages act on fences. Their decisions are arithmetic of times, and part of the node agent.
+	{Under: "internal/fencing", MustNot: append([]string{"k8s.io", "sigs.k8s.io", "google.golang.org", "github.com"}, heavy...)},
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},
@@ -92,11 +94,11 @@ var Rules = []Rule{
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/excerpt", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
 	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
 	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
-	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
+	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/fencing", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
 	{Under: "internal/multicluster/splitter/loader", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
 	// The splitter's caches know nothing of its decisions.
 	{Under: "internal/multicluster/splitter/cache", MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime", "go.etcd.io/etcd"}},
-	// What follows a root is asked of leaves through an interface: it does not know the controller.
+	// Followers ask about leaves through an interface. They do not know the controller.
 	{Under: "internal/multicluster/splitter/follower", May: []string{"api", "internal/reconcile", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers[:1], MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "go.etcd.io/etcd"}},
 	{Under: "internal/multicluster/splitter/controller", May: append([]string{"config", "internal/multicluster"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},

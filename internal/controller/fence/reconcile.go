@@ -1,3 +1,21 @@
+// Package fence implements the guarantee that a cluster gives a kcp: workloads with a fence run
+// here only while the kcp and this cluster are in contact.
+//
+// For each Cluster upstream that this cluster represents there is one Lease, which the
+// Cluster's syncer renews. The syncer's clock is not used. This controller writes a challenge
+// on the Lease. The syncer reads it, then receives a response of the kcp, and then writes the
+// challenge back. The answer thus proves that the kcp was reachable after the challenge was
+// set, by the clock of this controller, however long the answer was delayed. A new challenge
+// follows every answer. The syncer recognizes by it that this cluster fences.
+//
+// The decisions are in the package fencing: what a Lease proves, and when the instances of a
+// workload must stop. A workload is stopped once the last proof is half of its fence old, and
+// starts again with the next proof. Its nodes request the age of the proof and stop its instances
+// by themselves.
+//
+// Reads: Leases in the namespace rik-syncer, Namespaces, the view of Workloads. Writes: the
+// challenge on those Leases. It does not stop instances itself: it notifies the workload
+// reconciler.
 package fence
 
 import (
@@ -20,6 +38,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/controller/index"
+	"rik.dev/rik/internal/fencing"
 	"rik.dev/rik/internal/reconcile"
 )
 
@@ -59,7 +78,7 @@ type Reconciler struct {
 
 // site is the state of one Cluster upstream.
 type site struct {
-	lease Lease
+	lease fencing.Lease
 	// exists means that there is a Lease to write a challenge on. due means that a new challenge
 	// is needed.
 	exists, due bool
@@ -142,7 +161,8 @@ func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (Ver
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.siteLocked(uid)
-	m := member{after: after, fenced: s.fenced(after, r.config.Now())}
+	state, _ := fencing.AtController(s.lease.Proven(), after, r.config.Now())
+	m := member{after: after, fenced: state == fencing.Closed}
 	before, known := s.members[key]
 	s.members[key] = m
 	if !known || before.after != after {
@@ -156,14 +176,10 @@ func verdict(s *site, m member) Verdict {
 		return Verdict{}
 	}
 	since := "the kcp that it came from has not been in touch yet"
-	if !s.lease.proven.IsZero() {
-		since = "the kcp that it came from has not been in touch since " + s.lease.proven.UTC().Format(time.RFC3339)
+	if proven := s.lease.Proven(); !proven.IsZero() {
+		since = "the kcp that it came from has not been in touch since " + proven.UTC().Format(time.RFC3339)
 	}
 	return Verdict{Fenced: true, Message: fmt.Sprintf("%s; its instances are stopped until it is (%s=%s)", since, workloadv1alpha1.FenceAfterAnnotation, m.after)}
-}
-
-func (s *site) fenced(after time.Duration, now time.Time) bool {
-	return !now.Before(s.lease.Stops(after))
 }
 
 // Age returns the age of the last proof of contact with the kcp of a namespace. fenced is false
@@ -224,7 +240,7 @@ func Ask(ctx context.Context, c client.Reader, namespace string, now time.Time) 
 	if client.IgnoreNotFound(err) != nil {
 		return 0, false, false, fmt.Errorf("reading the lease of cluster %s: %w", uid, err)
 	}
-	var lease Lease
+	var lease fencing.Lease
 	lease.Observe("", found.Annotations[workloadv1alpha1.FenceAnswerAnnotation], now)
 	age, proven = lease.Age(now)
 	return age, proven, true, nil
@@ -254,11 +270,11 @@ func (r *Reconciler) look(uid string) (changed []types.NamespacedName, again tim
 			delete(s.members, key)
 			continue
 		}
-		fenced := s.fenced(m.after, now)
-		if fenced != m.fenced {
+		state, until := fencing.AtController(s.lease.Proven(), m.after, now)
+		if m.fenced != (state == fencing.Closed) {
 			changed = append(changed, key)
 		}
-		if left := s.lease.Stops(m.after).Sub(now); !fenced && (again == 0 || left < again) {
+		if left := until.Sub(now); state == fencing.Open && (again == 0 || left < again) {
 			again = left
 		}
 	}

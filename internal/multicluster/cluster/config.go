@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 	"rik.dev/rik/internal/multicluster/syncer"
 )
 
@@ -25,8 +26,9 @@ const (
 	DefaultPollInterval = time.Minute
 	// DefaultProbeInterval is the interval at which a cluster is probed.
 	DefaultProbeInterval = 10 * time.Second
-	// DefaultHeartbeatTimeout is four heartbeats of a syncer, which come every 10 s.
-	DefaultHeartbeatTimeout = 40 * time.Second
+	// DefaultHeartbeatTimeout is how long a heartbeat of a syncer may be missing. Fences depend on
+	// it.
+	DefaultHeartbeatTimeout = fencing.HeartbeatTimeout
 	// DefaultResource is the type that is synced if the configuration names none.
 	DefaultResource = "deployments.apps"
 )

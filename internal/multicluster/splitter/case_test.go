@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 )
 
 type policy = workloadv1alpha1.PlacementPolicy
@@ -394,7 +395,7 @@ func TestFence(t *testing.T) {
 		w.Now = w.last.Next // the grace period is over
 		w.rests(t, map[string]int32{"a": 0, "b": 5}, 0)
 		w.explains(t, WaitsForFence)
-		if want := start.Add(30*time.Second + 15*time.Second + FenceMargin); !w.last.Next.Equal(want) {
+		if want := fencing.Replaceable(start, 30*time.Second, 15*time.Second); !w.last.Next.Equal(want) {
 			t.Fatalf("next look at %v, want %v", w.last.Next, want)
 		}
 		w.Now = w.last.Next.Add(-1)

@@ -17,9 +17,6 @@ const (
 	DefaultMoveInterval = 10 * time.Minute
 	// defaultSurgePercent is the default of Deployments in Kubernetes.
 	defaultSurgePercent = 25
-	// FenceMargin allows for clocks that run at different speeds, and for a slow machine that
-	// needs time to stop its replicas.
-	FenceMargin = 10 * time.Second
 )
 
 // kinds contains the types that do not follow the general rule of [KindOf].

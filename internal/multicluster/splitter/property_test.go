@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 )
 
 // TestAnyState checks the properties of every decision on random states.
@@ -127,7 +128,7 @@ func factsIf(st *State, name string, strands bool) facts {
 	cutOff := c == nil || c.Removing
 	var fenceHolds bool
 	if c == nil {
-		fenceHolds = !own.LostAt.IsZero() && !st.Now.Before(own.LostAt.Add(p.fenceAfter+st.Root.TerminationGrace+FenceMargin))
+		fenceHolds = !own.LostAt.IsZero() && !st.Now.Before(fencing.Replaceable(own.LostAt, p.fenceAfter, st.Root.TerminationGrace))
 	} else {
 		tolerated := func(effect workloadv1alpha1.TaintEffect) bool {
 			return !slices.ContainsFunc(c.Taints, func(taint workloadv1alpha1.ClusterTaint) bool {
@@ -143,7 +144,7 @@ func factsIf(st *State, name string, strands bool) facts {
 			!tolerated(workloadv1alpha1.TaintNoExecute) || p.fenceAfter > 0 && !c.Fences
 		f.closed = f.out || !c.Ready || c.Unschedulable || !c.Serves || !tolerated(workloadv1alpha1.TaintNoSchedule)
 		cutOff = cutOff || f.out && !c.Ready
-		fenceHolds = !c.Removing && !c.Silent.IsZero() && !st.Now.Before(c.Silent.Add(p.fenceAfter+st.Root.TerminationGrace+FenceMargin))
+		fenceHolds = !c.Removing && !c.Silent.IsZero() && !st.Now.Before(fencing.Replaceable(c.Silent, p.fenceAfter, st.Root.TerminationGrace))
 	}
 	if c == nil {
 		f.out, f.closed = true, true

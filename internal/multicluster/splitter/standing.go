@@ -5,6 +5,7 @@ import (
 	"time"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 )
 
 // site is a cluster with the leaf of the root, and the facts about both.
@@ -78,7 +79,7 @@ func (s *site) check(st *State) {
 		s.because(Out, Reason{Code: ClusterGone})
 		s.lost, s.apart = true, true
 		if !s.leaf.LostAt.IsZero() && !s.leaf.LostAt.After(st.Now) {
-			s.fence = s.leaf.LostAt.Add(st.fenceTime())
+			s.fence = st.replaceable(s.leaf.LostAt)
 		}
 	case c.Removing:
 		// When a cluster is unregistered, its objects stay as they are.
@@ -92,7 +93,7 @@ func (s *site) check(st *State) {
 		s.checkHealth(st)
 		s.checkRefusal(st)
 		if !c.Silent.IsZero() {
-			s.fence = c.Silent.Add(st.fenceTime())
+			s.fence = st.replaceable(c.Silent)
 		}
 	}
 	if s.lost {
@@ -264,10 +265,10 @@ func (st *State) strand(sites []*site) {
 	}
 }
 
-// fenceTime is the time from the last heartbeat of a cluster's syncer until no replica of the
-// root runs there. The cluster measures from a point before that heartbeat.
-func (st *State) fenceTime() time.Duration {
-	return st.Policy.fenceAfter + st.Root.TerminationGrace + FenceMargin
+// replaceable returns when no replica of the root runs any more in a cluster that is silent since a
+// time.
+func (st *State) replaceable(silent time.Time) time.Time {
+	return fencing.Replaceable(silent, st.Policy.fenceAfter, st.Root.TerminationGrace)
 }
 
 // counts reports whether the replicas in a cluster count toward the bound. The replicas of a lost

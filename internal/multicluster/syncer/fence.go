@@ -18,6 +18,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 	"rik.dev/rik/internal/multicluster/syncer/renewal"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/wakeup"
@@ -32,22 +33,17 @@ const (
 	reasonFencingBehind = "NotApplied"
 )
 
-// trustBeyond is added to the interval of heartbeats. The sum is the maximum age of the last
-// heartbeat when the Lease is renewed. It is far below the 40 s after which the kcp misses a
-// heartbeat.
-const trustBeyond = 5 * time.Second
-
 var leaseType = Type{Resource: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Namespaced: true}
 
-// fence is the state of the Lease by which the cluster fences. See [renewal.Renewals].
+// fence is the state of the Lease by which the cluster fences. See the package fencing.
 type fence struct {
 	began time.Time
 	// A value in pokes requests a check of the Lease before its time.
 	pokes wakeup.Signal
 
 	mu       sync.Mutex
-	renewals renewal.Renewals
-	other    renewal.Acknowledgement
+	renewals fencing.Renewals
+	other    fencing.Acknowledgement
 	// shortest is the shortest fence that an object has asked for since the syncer started.
 	shortest time.Duration
 	// asked is true after the cluster has answered whether it isRik.
@@ -59,7 +55,7 @@ type fence struct {
 func newFence(c *Config, now time.Time) *fence {
 	return &fence{
 		began: now, pokes: wakeup.New(),
-		renewals: renewal.Renewals{Trust: c.HeartbeatInterval + trustBeyond},
+		renewals: fencing.Renewals{Trust: fencing.Trust(c.HeartbeatInterval)},
 	}
 }
 
@@ -86,7 +82,7 @@ func (f *fence) pace(now time.Time) time.Duration {
 	if f.asked && !f.isRik {
 		return typesInterval
 	}
-	return renewal.Pace(f.shortest, f.other.IsAcknowledged(), now.Sub(f.began))
+	return fencing.Pace(f.shortest, f.other.IsAcknowledged(), now.Sub(f.began))
 }
 
 // beaten records the response to a heartbeat that was accepted.
@@ -95,7 +91,7 @@ func (f *fence) beaten(began time.Time, answer *unstructured.Unstructured) {
 	silent := err != nil || isSilent(cluster)
 	f.mu.Lock()
 	f.renewals.Beaten(began, time.Now(), silent)
-	settle := f.renewals.MustSettle(time.Now())
+	settle := f.renewals.Contact(time.Now()) == fencing.Settling
 	f.mu.Unlock()
 	if settle {
 		f.pokes.Wake()
@@ -201,7 +197,7 @@ func (e *engine) noteLook(lease *unstructured.Unstructured, err, behind error) {
 func (e *engine) settle(ctx context.Context) error {
 	began := time.Now()
 	e.fence.mu.Lock()
-	must := e.fence.renewals.MustSettle(began)
+	must := e.fence.renewals.Contact(began) == fencing.Settling
 	e.fence.mu.Unlock()
 	if !must {
 		return nil
@@ -229,7 +225,7 @@ func (e *engine) settle(ctx context.Context) error {
 	}
 	e.fence.mu.Lock()
 	defer e.fence.mu.Unlock()
-	e.fence.renewals.Settled(began)
+	e.fence.renewals.Settle(began)
 	return nil
 }
 
@@ -328,7 +324,7 @@ func (e *engine) askWhetherSeen(ctx context.Context) error {
 func (e *engine) answer(ctx context.Context, challenge string) error {
 	now := time.Now()
 	e.fence.mu.Lock()
-	may := e.fence.renewals.May(now)
+	may := e.fence.renewals.Contact(now) == fencing.Settled
 	e.fence.mu.Unlock()
 	if !may {
 		return nil
@@ -363,13 +359,13 @@ func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Cond
 	switch {
 	case f.asked && !f.isRik:
 		c.Reason, c.Message = reasonNotRik, "Only a rik cluster stops workloads by itself when it is cut off."
-	case verdict == renewal.Fences:
+	case verdict == fencing.Fences:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonFences, "The cluster stops fenced workloads by itself when it is cut off."
-	case verdict == renewal.Mute:
+	case verdict == fencing.Mute:
 		c.Reason, c.Message = reasonMute, "Nobody in the cluster takes part: its controller does not run, or is of a version that cannot fence."
-	case verdict == renewal.Unreachable:
+	case verdict == fencing.Unreachable:
 		c.Reason, c.Message = reasonLeaseTrouble, f.trouble
-	case verdict == renewal.Stuck:
+	case verdict == fencing.Stuck:
 		c.Reason, c.Message = reasonFencingBehind, f.trouble
 	default:
 		return meta.FindStatusCondition(before, c.Type).DeepCopy()

@@ -9,12 +9,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
+
+	"rik.dev/rik/internal/fencing"
 )
 
 // The defaults of a Config.
 const (
 	DefaultWorkers           = 32
-	DefaultHeartbeatInterval = 10 * time.Second
+	DefaultHeartbeatInterval = fencing.HeartbeatInterval
 )
 
 // Config is the configuration of a [Syncer].

@@ -5,23 +5,13 @@ import (
 
 	"rik.dev/rik/api/rik/fence"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 )
 
 // An instance with a fence runs only while it is known that the kcp it came from was connected to
 // the cluster within the time of the fence. Normally the controller checks that and stops the
 // instance long before. The check here is for the case that the controller cannot check, or that
-// the node cannot reach the controller.
-
-const (
-	// asksPerFence is how often a proof is requested in the time of a fence. askAtLeast is the
-	// shortest time between two requests.
-	asksPerFence = 10
-	askAtLeast   = time.Second
-	// unproven is how long instances that were found at the start of the riklet may continue
-	// without a proof, but at most half the time of the fence. It is not known how long the
-	// riklet was down, and the kcp waits 25 s longer than the fence.
-	unproven = 15 * time.Second
-)
+// the node cannot reach the controller. The package fencing has the times and the states.
 
 // keepProof saves that an instance has a fence, so that the fence survives a restart of the
 // riklet.
@@ -45,17 +35,13 @@ func (m *Manager) recall() {
 	}
 }
 
-// until returns when an instance with a fence must stop; zero means never.
-func (m *Manager) until(r *run) time.Time {
-	proven, free := m.cfg.Objects.Fence(r.home)
-	until := proven.Add(r.after)
-	if free {
-		return time.Time{}
+// fenceState returns whether an instance with a fence may run, and until when.
+func (m *Manager) fenceState(r *run, now time.Time) (fencing.State, time.Time) {
+	n := fencing.Node{Proof: m.cfg.Objects.Fence(r.home), After: r.after}
+	if r.found {
+		n.Found = m.began
 	}
-	if found := m.began.Add(min(r.after/2, unproven)); r.found && found.After(until) {
-		return found
-	}
-	return until
+	return fencing.AtNode(n, now)
 }
 
 // isProven reports whether an instance may be started.
@@ -63,8 +49,8 @@ func (m *Manager) isProven(r *run, now time.Time) bool {
 	if r.after == 0 {
 		return true
 	}
-	until := m.until(r)
-	return until.IsZero() || now.Before(until)
+	state, _ := m.fenceState(r, now)
+	return state != fencing.Closed
 }
 
 // prove stops instances that have a fence and no valid proof, and requests proofs. It returns
@@ -75,13 +61,12 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 		if r.after == 0 || r.stop || r.phase.Ended() || r.phase == rikv1alpha1.InstanceTerminated {
 			continue
 		}
-		if interval := max(r.after/asksPerFence, askAtLeast); soonest[r.home] == 0 || interval < soonest[r.home] {
+		if interval := fencing.AskInterval(r.after); soonest[r.home] == 0 || interval < soonest[r.home] {
 			soonest[r.home] = interval
 		}
-		until := m.until(r)
-		switch {
-		case !r.driven || until.IsZero():
-		case !now.Before(until):
+		switch state, until := m.fenceState(r, now); {
+		case !r.driven || state == fencing.Free:
+		case state == fencing.Closed:
 			m.cfg.Logger.Warn("stopping an instance whose kcp is not in touch", "instance", r.uid, "fenceAfter", r.after)
 			r.stop = true
 			m.driver.Stop(r.uid, -1)

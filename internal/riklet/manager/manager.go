@@ -15,6 +15,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/fencing"
 	"rik.dev/rik/internal/riklet/checkpoint"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/rpc/schedulerv1"
@@ -36,7 +37,7 @@ type Objects interface {
 	Use(uid, namespace string, template *rikv1alpha1.InstanceTemplate)
 	Release(uid string)
 	Retain(inUse func(namespace, name string) bool) error
-	Fence(namespace string) (proven time.Time, free bool)
+	Fence(namespace string) fencing.Proof
 	AskFence(namespace string)
 }
 

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"rik.dev/rik/internal/fencing"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/wakeup"
@@ -65,15 +66,15 @@ type Store struct {
 	cfg Config
 
 	mu        sync.Mutex
-	entries   map[Key]instance.Entries // ConfigMaps and Secrets as last received
-	waiting   map[Key]*answer          // for readers of what is not in entries
-	revisions map[Key]*revision        // templates
-	fences    map[string]*proof        // by namespace
-	asked     []Key                    // to be sent; no key twice
-	asking    map[Key]bool             // the keys in asked
-	uses      map[string][]Key         // by UID
-	users     map[Key]int              // how many UIDs refer to a key
-	wake      wakeup.Signal            // set while asked is not empty
+	entries   map[Key]instance.Entries  // ConfigMaps and Secrets as last received
+	waiting   map[Key]*answer           // for readers of what is not in entries
+	revisions map[Key]*revision         // templates
+	fences    map[string]*fencing.Proof // by namespace
+	asked     []Key                     // to be sent; no key twice
+	asking    map[Key]bool              // the keys in asked
+	uses      map[string][]Key          // by UID
+	users     map[Key]int               // how many UIDs refer to a key
+	wake      wakeup.Signal             // set while asked is not empty
 }
 
 // answer is what the readers of one key wait for. Its other fields are set before done is closed
@@ -97,7 +98,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, entries: map[Key]instance.Entries{}, revisions: map[Key]*revision{}, asking: map[Key]bool{},
-		uses: map[string][]Key{}, users: map[Key]int{}, fences: map[string]*proof{}, wake: wakeup.New(), waiting: map[Key]*answer{},
+		uses: map[string][]Key{}, users: map[Key]int{}, fences: map[string]*fencing.Proof{}, wake: wakeup.New(), waiting: map[Key]*answer{},
 	}
 	if err := makeDir(cfg.Dir); err != nil {
 		return nil, err
@@ -186,7 +187,7 @@ func (s *Store) Reconnected() {
 		s.askLocked(key)
 	}
 	for _, p := range s.fences {
-		p.askedAt = time.Time{} // a request on the last stream gets no answer
+		p.Forget() // a request on the last stream gets no answer
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.revisions), compare) {
 		if r := s.revisions[key]; r.template == nil && r.missing {

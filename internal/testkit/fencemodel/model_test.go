@@ -6,18 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"rik.dev/rik/internal/controller/fence"
-	"rik.dev/rik/internal/multicluster/splitter"
-	"rik.dev/rik/internal/multicluster/syncer/renewal"
+	"rik.dev/rik/internal/fencing"
 	"rik.dev/rik/internal/testkit/race"
 )
 
 // The programs' defaults, and the time that an instance needs to stop.
 const (
 	tick              = 250 * time.Millisecond
-	heartbeatInterval = 10 * time.Second
-	heartbeatTimeout  = 40 * time.Second
-	trust             = 15 * time.Second
+	heartbeatInterval = fencing.HeartbeatInterval
+	heartbeatTimeout  = fencing.HeartbeatTimeout
 	grace             = 2 * time.Second
 	replicas          = 3
 )
@@ -123,7 +120,7 @@ type world struct {
 		clock
 		down, cutUp, cutDown fault
 		mute, stale          fault // its heartbeats are lost; its watch receives nothing
-		renewals             renewal.Renewals
+		renewals             fencing.Renewals
 		nextBeat, nextLook   time.Time
 	}
 	// The cluster's API server: the Lease and the Workload.
@@ -133,7 +130,7 @@ type world struct {
 	controller struct {
 		clock
 		down   fault
-		lease  fence.Lease
+		lease  fencing.Lease
 		due    bool
 		fenced bool
 		n      int
@@ -141,7 +138,7 @@ type world struct {
 	node struct {
 		clock
 		cut     fault
-		proven  time.Time
+		proof   fencing.Proof
 		nextAsk time.Time
 		// running says whether the instances run, and stopping since when they are being
 		// stopped.
@@ -170,11 +167,13 @@ func (w *world) String() string {
 
 func (w *world) running() bool { return w.node.running }
 
-func (w *world) restartSyncer() { w.syncer.renewals = renewal.Renewals{Trust: trust} }
+func (w *world) restartSyncer() {
+	w.syncer.renewals = fencing.Renewals{Trust: fencing.Trust(heartbeatInterval)}
+}
 
 // restartController discards all state except that of the Lease.
 func (w *world) restartController() {
-	w.controller.lease, w.controller.fenced = fence.Lease{}, true
+	w.controller.lease, w.controller.fenced = fencing.Lease{}, true
 	w.controller.due = w.controller.lease.Observe(w.challenge, w.answer, w.controller.at(w.now))
 }
 
@@ -271,12 +270,12 @@ func (w *world) stepSyncer() {
 	if !down || now.Before(s.nextLook) {
 		return
 	}
-	s.nextLook = now.Add(renewal.Pace(w.after, true, time.Hour))
+	s.nextLook = now.Add(fencing.Pace(w.after, true, time.Hour))
 	if up && !s.stale.on(w.now) && w.IntN(4) == 0 { // the watch delivers it, at some time
 		w.spec = w.kcp.leaf
 	}
-	if up && s.renewals.MustSettle(now) && w.spec <= w.kcp.leaf {
-		s.renewals.Settled(now)
+	if up && s.renewals.Contact(now) == fencing.Settling && w.spec <= w.kcp.leaf {
+		s.renewals.Settle(now)
 	}
 	challenge := w.challenge
 	if !up || challenge == "" || challenge == w.answer {
@@ -285,7 +284,7 @@ func (w *world) stepSyncer() {
 	if w.kcp.silent {
 		s.renewals.Cut()
 	}
-	if s.renewals.May(s.at(w.now)) {
+	if s.renewals.Contact(s.at(w.now)) == fencing.Settled {
 		w.send(func() { w.answer = challenge })
 	}
 }
@@ -316,7 +315,7 @@ func (w *world) stepKCP() {
 // replicas start elsewhere. When the cluster is back, the replicas elsewhere are reduced first.
 func (w *world) divide(now time.Time) {
 	k := &w.kcp
-	holds := k.silent && !now.Before(k.silentSince.Add(w.after+grace+splitter.FenceMargin))
+	holds := k.silent && !now.Before(fencing.Replaceable(k.silentSince, w.after, grace))
 	switch {
 	case k.silent:
 		if holds && k.leaf == 0 && !w.counted {
@@ -346,7 +345,8 @@ func (w *world) stepController() {
 		text := c.lease.Issue(now, fmt.Sprint(c.n))
 		w.send(func() { w.challenge = text })
 	}
-	fenced := !now.Before(c.lease.Stops(w.after))
+	state, _ := fencing.AtController(c.lease.Proven(), w.after, now)
+	fenced := state == fencing.Closed
 	if fenced != c.fenced {
 		c.fenced = fenced
 		if fenced {
@@ -357,31 +357,38 @@ func (w *world) stepController() {
 	}
 }
 
+// proves returns what happens when the answer to a request arrives.
+func (w *world) proves(asked time.Time, age time.Duration) func() {
+	return func() {
+		w.node.proof.Forget()
+		w.node.proof.Ask(asked)
+		w.node.proof.Answered(fencing.Answer{Age: &age})
+	}
+}
+
 // stepNode runs its instances, and requests proofs.
 func (w *world) stepNode() {
 	n := &w.node
 	now := n.at(w.now)
 	seen := !n.cut.on(w.now) && !w.controller.down.on(w.now)
 	if seen && !now.Before(n.nextAsk) {
-		n.nextAsk = now.Add(max(w.after/10, time.Second))
+		n.nextAsk = now.Add(fencing.AskInterval(w.after))
+		// A request of an earlier connection gets no answer that counts.
 		if age, ok := w.controller.lease.Age(w.controller.at(w.now)); ok {
-			w.send(func() {
-				if at := now.Add(-age); at.After(n.proven) {
-					n.proven = at
-				}
-			})
+			w.send(w.proves(now, age))
 		}
 	}
+	state, _ := fencing.AtNode(fencing.Node{Proof: n.proof, After: w.after}, now)
 	wanted := !w.controller.fenced && w.spec > 0
 	switch {
 	case n.running && n.stopping.IsZero() && seen && !wanted:
 		n.stopping = now
-	case n.running && n.stopping.IsZero() && !now.Before(n.proven.Add(w.after)):
+	case n.running && n.stopping.IsZero() && state == fencing.Closed:
 		n.stopping = now
 		w.tally.node++
 	case n.running && !n.stopping.IsZero() && now.Sub(n.stopping) >= grace-tick:
 		n.running, n.stopping = false, time.Time{}
-	case !n.running && seen && wanted && now.Before(n.proven.Add(w.after)):
+	case !n.running && seen && wanted && state == fencing.Open:
 		n.running = true
 	}
 }

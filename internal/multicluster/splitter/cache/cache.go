@@ -60,10 +60,7 @@ func Logged(informer toolscache.SharedIndexInformer, log *slog.Logger) error {
 // nil for a new object, and now is nil for a deleted one.
 func Changes[T any](changed func(before, now *T)) toolscache.ResourceEventHandler {
 	call := func(before, now any) {
-		if unknown, ok := before.(toolscache.DeletedFinalStateUnknown); ok {
-			before = unknown.Obj
-		}
-		old, _ := before.(*T)
+		old, _ := finalstate.As[*T](before)
 		current, _ := now.(*T)
 		if old != nil || current != nil {
 			changed(old, current)

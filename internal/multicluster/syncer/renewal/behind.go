@@ -1,3 +1,6 @@
+// Package renewal checks what must be true in a cluster before its syncer renews the Lease by which
+// the cluster fences: no fenced object runs more than the kcp wants. It is pure. The package
+// fencing decides the rest.
 package renewal
 
 import (

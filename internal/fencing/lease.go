@@ -1,31 +1,16 @@
-// Package fence implements the guarantee that a cluster gives a kcp: workloads with a fence run
-// here only while the kcp and this cluster are in contact.
-//
-// For each Cluster upstream that this cluster represents there is one Lease, which the
-// Cluster's syncer renews. The syncer's clock is not used. This controller writes a challenge
-// on the Lease. The syncer reads it, then receives a response of the kcp, and then writes the
-// challenge back. The answer thus proves that the kcp was reachable after the challenge was
-// set, by the clock of this controller, however long the answer was delayed. A new challenge
-// follows every answer. The syncer recognizes by it that this cluster fences.
-//
-// A workload with a fence of time F is stopped once the last proof is F/2 old, and starts again
-// with the next proof. Its nodes request the age of the proof and stop its instances by
-// themselves once the proof is F old. The second half covers delays between this controller and
-// a node.
-//
-// Reads: Leases in the namespace rik-syncer, Namespaces, the view of Workloads. Writes: the
-// challenge on those Leases. It does not stop instances itself: it notifies the workload
-// reconciler.
-//
-// The decisions are pure: Lease.
-package fence
+package fencing
 
 import (
 	"strings"
 	"time"
 )
 
-// Lease is the state of the Lease of one Cluster. The zero value has no proof.
+// Lease is what the controller of a cluster knows about the Lease of one Cluster upstream. The zero
+// value has no proof. It has these transitions:
+//
+//	no challenge ──Issue──▶ waiting ──Observe, with the answer──▶ answered ──Issue──▶ waiting
+//
+// Each answer moves the proof to the time at which its challenge was set.
 type Lease struct {
 	challenge, answer string
 	// own holds the last two challenges that this process set, with times of a monotonic clock.
@@ -76,14 +61,9 @@ func (l *Lease) setAt(challenge string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// Stops returns when workloads with a fence of this time must stop. It is the zero time, which
-// is in the past, if there was no proof.
-func (l *Lease) Stops(after time.Duration) time.Time {
-	if l.proven.IsZero() {
-		return time.Time{}
-	}
-	return l.proven.Add(after / 2)
-}
+// Proven returns the latest time after which the kcp was reachable. It is zero if there is no
+// proof.
+func (l *Lease) Proven() time.Time { return l.proven }
 
 // Age returns the age of the last proof. It returns false if there was none.
 func (l *Lease) Age(now time.Time) (time.Duration, bool) {

@@ -1,10 +1,10 @@
-package fence_test
+package fencing_test
 
 import (
 	"testing"
 	"time"
 
-	"rik.dev/rik/internal/controller/fence"
+	"rik.dev/rik/internal/fencing"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -14,9 +14,10 @@ func TestLease(t *testing.T) {
 	t.Parallel()
 	const after = 30 * time.Second
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	var l fence.Lease
-	if !l.Stops(after).IsZero() {
-		t.Errorf("without a proof the fence closes at %v, want at once", l.Stops(after))
+	var l fencing.Lease
+	stops := func() time.Time { return fencing.ControllerStops(l.Proven(), after) }
+	if !stops().IsZero() {
+		t.Errorf("without a proof the fence closes at %v, want at once", stops())
 	}
 	if !l.Observe("", "", at(0)) {
 		t.Error("a new Lease needs no challenge")
@@ -29,19 +30,19 @@ func TestLease(t *testing.T) {
 		t.Error("an answer needs no new challenge")
 	}
 	// The time when the challenge was set counts, and not the time of the answer.
-	if want := at(1 + 15); !l.Stops(after).Equal(want) {
-		t.Errorf("the fence closes at %v, want %v", l.Stops(after), want)
+	if want := at(1 + 15); !stops().Equal(want) {
+		t.Errorf("the fence closes at %v, want %v", stops(), want)
 	}
 	second := l.Issue(at(10), "b")
 	l.Observe(second, second, at(11))
 	l.Observe(second, first, at(12)) // a delayed write
-	if want := at(10 + 15); !l.Stops(after).Equal(want) {
-		t.Errorf("after a delayed answer the fence closes at %v, want %v", l.Stops(after), want)
+	if want := at(10 + 15); !stops().Equal(want) {
+		t.Errorf("after a delayed answer the fence closes at %v, want %v", stops(), want)
 	}
 
 	t.Run("a controller that starts again goes by the stamps", func(t *testing.T) {
 		t.Parallel()
-		var next fence.Lease
+		var next fencing.Lease
 		if !next.Observe(second, first, at(12)) {
 			t.Error("the challenge of another controller is not replaced")
 		}
@@ -51,7 +52,7 @@ func TestLease(t *testing.T) {
 	})
 	t.Run("a clock that was set back proves nothing", func(t *testing.T) {
 		t.Parallel()
-		var next fence.Lease
+		var next fencing.Lease
 		next.Observe(second, second, at(9))
 		if age, proven := next.Age(at(9)); proven {
 			t.Errorf("a stamp from the future is a proof, %v old", age)
@@ -60,7 +61,7 @@ func TestLease(t *testing.T) {
 	t.Run("what is no challenge proves nothing", func(t *testing.T) {
 		t.Parallel()
 		for _, answer := range []string{"", "x", "2026 x", " "} {
-			var next fence.Lease
+			var next fencing.Lease
 			next.Observe("", answer, at(100))
 			if _, proven := next.Age(at(100)); proven {
 				t.Errorf("the answer %q is a proof", answer)
