@@ -79,6 +79,7 @@ var Rules = []Rule{
 	{Under: "internal/boltfile", MustNot: heavy},
 	// Seven packages act on fences. Their decisions are arithmetic of times, and part of the node agent.
 	{Under: "internal/fencing", MustNot: append([]string{"k8s.io", "sigs.k8s.io", "google.golang.org", "github.com"}, heavy...)},
+	{Under: "internal/heap", MustNot: heavy},
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},
@@ -91,16 +92,18 @@ var Rules = []Rule{
 	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/multicluster/schema/compat", May: []string{"api/apiresource", "internal/multicluster/schema", "internal/multicluster/negotiation/plan"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/excerpt", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
 	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
 	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/fencing", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
 	{Under: "internal/multicluster/splitter/loader", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
 	// The splitter's caches know nothing of its decisions.
-	{Under: "internal/multicluster/splitter/cache", MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime", "go.etcd.io/etcd"}},
+	{Under: "internal/multicluster/splitter/cache", May: []string{"internal/finalstate"}, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime", "go.etcd.io/etcd"}},
 	// Followers ask about leaves through an interface. They do not know the controller.
 	{Under: "internal/multicluster/splitter/follower", May: []string{"api", "internal/reconcile", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers[:1], MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "go.etcd.io/etcd"}},
 	{Under: "internal/multicluster/splitter/controller", May: append([]string{"config", "internal/multicluster"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/multicluster/credential", May: []string{"api", "internal/pki"}, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime"}},
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/rikctl", Except: splitterControllers, May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},

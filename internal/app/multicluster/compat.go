@@ -1,11 +1,16 @@
 package multicluster
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	schemacompat "rik.dev/rik/internal/multicluster/schema/compat"
 )
 
 // ExitError ends a program with a given exit code.
@@ -88,27 +93,66 @@ func (c *compat) run() error {
 	if c.old == "-" && c.new == "-" {
 		return unusable("OLD and NEW cannot both be standard input")
 	}
-	before, errBefore := readCRD(c.in, c.old)
-	after, errAfter := readCRD(c.in, c.new)
+	before, errBefore := c.read(c.old)
+	after, errAfter := c.read(c.new)
 	if err := errors.Join(errBefore, errAfter); err != nil {
 		return unusable("%w", err)
 	}
-	if err := sameType(before, after); err != nil {
-		return unusable("%w", err)
-	}
-	offers, errBefore := offersOf(before, "OLD", c.old)
-	others, errAfter := offersOf(after, "NEW", c.new)
-	if err := errors.Join(errBefore, errAfter); err != nil {
-		return unusable("%w", err)
-	}
-	r := &report{Name: before.Name, Old: c.old, New: c.new}
+	answer, negative := schemacompat.Compare, errIncompatible
 	if c.lcd {
-		r.meet(before, after, offers, others)
-	} else {
-		r.compare(before, after, offers, others)
+		answer, negative = schemacompat.Meet, errNoDenominator
+	}
+	r, err := answer(before, after)
+	if err != nil {
+		return unusable("%w", err)
 	}
 	if err := c.write(r); err != nil {
 		return &ExitError{Code: exitUnusable, Err: fmt.Errorf("writing the answer: %w", err)}
 	}
-	return r.err(c.lcd)
+	if r.LCD == nil && (r.Compatible == nil || !*r.Compatible) {
+		return &ExitError{Code: 1, Err: negative}
+	}
+	return nil
+}
+
+// read reads a file that contains exactly one CRD. "-" means the standard input.
+func (c *compat) read(file string) (schemacompat.Input, error) {
+	input, in := schemacompat.Input{File: file}, c.in
+	if file != "-" {
+		f, err := os.Open(file) //nolint:gosec // the user names the file
+		if err != nil {
+			return input, err
+		}
+		defer f.Close() //nolint:errcheck // it was only read
+		in = f
+	} else {
+		file = "standard input"
+	}
+	var err error
+	if input.CRD, err = schemacompat.Read(in); err != nil {
+		return input, fmt.Errorf("%s: %w", file, err)
+	}
+	return input, nil
+}
+
+// write prints the report as text or JSON.
+func (c *compat) write(r *schemacompat.Report) error {
+	if c.format == "json" {
+		encoder := json.NewEncoder(c.out)
+		encoder.SetEscapeHTML(false)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(r)
+	}
+	if !c.lcd {
+		return r.WriteText(c.out)
+	}
+	if err := r.WriteText(c.complaints); err != nil || r.LCD == nil {
+		return err
+	}
+	raw, err := yaml.Marshal(r.LCD)
+	if err != nil {
+		return err
+	}
+	_, err = c.out.Write(raw)
+	return err
 }

@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	toolscache "k8s.io/client-go/tools/cache"
+
+	"rik.dev/rik/internal/finalstate"
 )
 
 // Cache is a cache that can be stopped while others continue.

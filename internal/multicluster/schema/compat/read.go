@@ -1,4 +1,4 @@
-package multicluster
+package compat
 
 import (
 	"bufio"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,30 +16,16 @@ import (
 	"rik.dev/rik/internal/multicluster/schema"
 )
 
-// readCRD reads a file that contains exactly one CRD. "-" means in.
-func readCRD(in io.Reader, file string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	if file != "-" {
-		f, err := os.Open(file) //nolint:gosec // the user names the file
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close() //nolint:errcheck // it was only read
-		in = f
-	} else {
-		file = "standard input"
-	}
+// Read reads a stream that contains exactly one CRD, as YAML or JSON. It is strict.
+func Read(in io.Reader) (*apiextensionsv1.CustomResourceDefinition, error) {
 	document, err := onlyDocument(in)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+		return nil, err
 	}
-	crd, err := decodeCRD(document)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return crd, nil
+	return decode(document)
 }
 
-// maxFile is the maximum size of a file in bytes. It is more than any API server accepts.
+// maxFile is the maximum size of a stream in bytes. It is more than any API server accepts.
 const maxFile = 16 << 20
 
 // onlyDocument returns the single document of a stream. It returns an error for a stream that
@@ -86,8 +71,8 @@ func says(document []byte) bool {
 	return false
 }
 
-// decodeCRD is strict, because an unknown keyword would not be compared.
-func decodeCRD(document []byte) (*apiextensionsv1.CustomResourceDefinition, error) {
+// decode is strict, because an unknown keyword would not be compared.
+func decode(document []byte) (*apiextensionsv1.CustomResourceDefinition, error) {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {
 		return nil, fmt.Errorf("it is neither YAML nor JSON of an object: %w", err)
@@ -125,7 +110,8 @@ func sameType(before, after *apiextensionsv1.CustomResourceDefinition) error {
 }
 
 // offersOf returns an offer for each version that a CRD serves.
-func offersOf(crd *apiextensionsv1.CustomResourceDefinition, location, file string) (map[string]schema.Offer, error) {
+func offersOf(in Input, location string) (map[string]schema.Offer, error) {
+	crd, file := in.CRD, in.File
 	offers := map[string]schema.Offer{}
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]

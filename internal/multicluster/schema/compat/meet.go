@@ -1,4 +1,4 @@
-package multicluster
+package compat
 
 import (
 	"maps"
@@ -14,7 +14,7 @@ import (
 )
 
 // meet sets the CRD that both can hold.
-func (r *report) meet(before, after *apiextensionsv1.CustomResourceDefinition, offers, others map[string]schema.Offer) {
+func (r *Report) meet(before, after *apiextensionsv1.CustomResourceDefinition, offers, others map[string]schema.Offer) {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		TypeMeta:   before.TypeMeta,
 		ObjectMeta: commonMeta(before, after),
@@ -29,18 +29,18 @@ func (r *report) meet(before, after *apiextensionsv1.CustomResourceDefinition, o
 		}
 		offered, stays := others[v.Name]
 		if !stays {
-			r.add(versionReport{Name: v.Name, Verdict: verdictRemoved, Reason: "OLD serves it, and NEW does not"})
+			r.add(Version{Name: v.Name, Verdict: Removed, Reason: "OLD serves it, and NEW does not"})
 			continue
 		}
 		agreement, obstacles := schema.Meet(existing, offered)
 		if agreement == nil {
-			r.add(versionReport{Name: v.Name, Verdict: verdictIncompatible, Obstacles: obstacleReports(obstacles)})
+			r.add(Version{Name: v.Name, Verdict: Incompatible, Obstacles: obstaclesOf(obstacles)})
 			possible = false
 			continue
 		}
 		met, err := plan.VersionOf(&agreement.Spec)
 		if err != nil {
-			r.add(versionReport{Name: v.Name, Verdict: verdictIncompatible, Reason: err.Error()})
+			r.add(Version{Name: v.Name, Verdict: Incompatible, Reason: err.Error()})
 			possible = false
 			continue
 		}
@@ -50,7 +50,7 @@ func (r *report) meet(before, after *apiextensionsv1.CustomResourceDefinition, o
 			met.DeprecationWarning = v.DeprecationWarning
 		}
 		crd.Spec.Names, crd.Spec.Versions = agreement.Spec.Names, append(crd.Spec.Versions, met)
-		r.add(versionReport{Name: v.Name, Verdict: verdictAgreed, LeftOut: obstacleReports(agreement.Dropped)})
+		r.add(Version{Name: v.Name, Verdict: Agreed, LeftOut: obstaclesOf(agreement.Dropped)})
 	}
 	r.addNew(after, offers, others)
 	if !possible || len(crd.Spec.Versions) == 0 {
@@ -86,7 +86,7 @@ func commonMeta(before, after *apiextensionsv1.CustomResourceDefinition) metav1.
 }
 
 // convert keeps the conversion if it is the same in both.
-func (r *report) convert(crd, before, after *apiextensionsv1.CustomResourceDefinition) {
+func (r *Report) convert(crd, before, after *apiextensionsv1.CustomResourceDefinition) {
 	none := &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
 	of := func(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceConversion {
 		if crd.Spec.Conversion == nil {
