@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/credential"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
@@ -34,7 +35,7 @@ func credentialsOfSyncers(t *testing.T, s *kcptest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig, err := requester(s.Config)(t.Context(), "east", east.GetUID())
+	kubeconfig, err := credential.Requester(s.Config)(t.Context(), "east", east.GetUID())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"rik.dev/rik/internal/multicluster/credential"
 )
 
 // clusterController contains the flags of the command.
@@ -54,6 +56,6 @@ func (cc *clusterController) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	return cc.metrics.beside(ctx, log, func(ctx context.Context) error {
-		return cc.controllers.run(ctx, config, requester(config), log)
+		return cc.controllers.run(ctx, config, credential.Requester(config), log)
 	})
 }

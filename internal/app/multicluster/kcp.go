@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,8 +15,9 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
-	"rik.dev/rik/internal/app/heap"
 	"rik.dev/rik/internal/app/size"
+	"rik.dev/rik/internal/heap"
+	"rik.dev/rik/internal/multicluster/credential"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
 	"rik.dev/rik/internal/pki"
 )
@@ -27,9 +27,6 @@ const (
 	kcpPort = 6443
 	// kcpName is the name of the kcp in the administrator's kubeconfig.
 	kcpName = "kcp"
-	// syncerValidity is the lifetime of the credentials of a syncer outside the kcp. The cluster
-	// controller replaces them when a third of it is left.
-	syncerValidity = 30 * 24 * time.Hour
 )
 
 // kcp contains the flags of the command.
@@ -155,6 +152,6 @@ func (k *kcp) serve(ctx context.Context, server *apiserver.Server, log *slog.Log
 // issuer signs certificates for syncers that run elsewhere.
 func issuer(server *apiserver.Server) credentials {
 	return func(_ context.Context, cluster string, uid types.UID) ([]byte, error) {
-		return server.KubeconfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+cluster, string(uid)), syncerValidity)
+		return server.KubeconfigFor(pki.User(workloadv1alpha1.SyncerUserPrefix+cluster, string(uid)), credential.Validity)
 	}
 }

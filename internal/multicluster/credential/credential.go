@@ -1,4 +1,9 @@
-package multicluster
+// Package credential requests the credentials of syncers that run elsewhere. It owns the requests
+// for certificates that it makes in a kcp: it approves them, waits for the certificate and deletes
+// them.
+//
+// Writes: CertificateSigningRequests of the kcp.
+package credential
 
 import (
 	"context"
@@ -30,9 +35,17 @@ import (
 // signTimeout is how long the kcp may take to sign a certificate.
 const signTimeout = 30 * time.Second
 
-// requester requests certificates from a kcp for syncers that run elsewhere, and approves them
-// itself. The syncers reach the kcp at the address of the connection.
-func requester(kcp *rest.Config) credentials {
+// Validity is the lifetime of the credentials of a syncer outside the kcp. The cluster controller
+// replaces them when a third of it is left.
+const Validity = 30 * 24 * time.Hour
+
+// kcpName is the name of the kcp in a kubeconfig.
+const kcpName = "kcp"
+
+// Requester returns a function that requests the kubeconfig of a cluster's syncer from a kcp. The
+// user of the connection must be allowed to approve the request. The syncers reach the kcp at the
+// address of the connection.
+func Requester(kcp *rest.Config) func(ctx context.Context, cluster string, uid types.UID) ([]byte, error) {
 	return func(ctx context.Context, cluster string, uid types.UID) ([]byte, error) {
 		client, err := kubernetes.NewForConfig(kcp)
 		if err != nil {
@@ -61,7 +74,7 @@ func requestCertificate(ctx context.Context, client kubernetes.Interface, user p
 	if err != nil {
 		return nil, nil, err
 	}
-	validity := syncerValidity
+	validity := Validity
 	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", workloadv1alpha1.SyncerSigner, &validity,
 		[]certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}, key)
 	if err != nil {
