@@ -469,7 +469,7 @@ func TestExplanation(t *testing.T) {
 	w.cluster("b").Unschedulable = true
 	w.split()
 	want := `web: 7, divide replicas, strategy even
-  a: 0 (has 3, next 0), out: the cluster is not ready since 2026-01-02T03:04:05Z
+  a: 0 (has 3, next 0), out: the cluster has not been ready since 2026-01-02T03:04:05Z
   b: 2, holding: the cluster is unschedulable; it keeps 2
   c: 5 (has 2, next 5), open: even: 1 of 1
 `

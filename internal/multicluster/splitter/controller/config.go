@@ -65,11 +65,11 @@ func ValidateTypes(names []string) error {
 		resource := schema.ParseGroupResource(name)
 		switch {
 		case name == "" || name != strings.TrimSpace(name):
-			problems = append(problems, fmt.Errorf("%q names no type: give plural.group, such as deployments.apps", name))
+			problems = append(problems, fmt.Errorf("%q is not the name of a type: use plural.group, such as deployments.apps", name))
 		case name == NoTypes:
 			problems = append(problems, fmt.Errorf("%q stands alone", NoTypes))
 		case follower.Is(resource):
-			problems = append(problems, fmt.Errorf("%s are not divided: they go where they are needed", name))
+			problems = append(problems, fmt.Errorf("%s are not divided: they follow the objects that need them", name))
 		}
 	}
 	return errors.Join(problems...)

@@ -88,7 +88,7 @@ func TestClustersComeAndGo(t *testing.T) {
 	s.is("east", false, time.Hour)
 	s.until("web", "east=0 west=10")
 	s.reports("web", map[string]int64{"replicas": 10, "readyReplicas": 10})
-	s.reported("web", "Divided", "the cluster is not ready since")
+	s.reported("web", "Divided", "the cluster has not been ready since")
 	s.connect("east")
 	s.until("web", "east=5 west=5")
 	s.register("north", nil)

@@ -65,7 +65,7 @@ func (p *pass) report() {
 	}
 	paused := ""
 	if p.plan.paused {
-		paused = fmt.Sprintf("the new spec has failed in %s: the other clusters keep the one before", p.plan.waits)
+		paused = fmt.Sprintf("the new spec has failed in %s; the other clusters keep the previous spec", p.plan.waits)
 	}
 	if p.memory.report(p.key, reasonRolloutPaused, paused) {
 		p.event(corev1.EventTypeWarning, reasonRolloutPaused, paused)
@@ -90,7 +90,7 @@ func (p *pass) reportFailure(cluster string, err error) {
 // empty, it reports nothing.
 func (p *pass) reportStatus(refused string) {
 	if p.memory.report(p.key, reasonStatusRefused, refused) {
-		p.event(corev1.EventTypeWarning, reasonStatusRefused, "what the clusters say does not fit into the status, which stays as it was: "+refused)
+		p.event(corev1.EventTypeWarning, reasonStatusRefused, "the API server refuses the combined status of the clusters, so the status stays as it was: "+refused)
 	}
 }
 

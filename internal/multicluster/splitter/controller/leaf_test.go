@@ -29,7 +29,7 @@ func TestRollout(t *testing.T) {
 	s.image("web", "broken")
 	s.images("web", "east=web:broken west=web:v2")
 	s.says("web", "Progressing", "False", "ProgressDeadlineExceeded")
-	s.reported("web", "RolloutPaused", "the other clusters keep the one before")
+	s.reported("web", "RolloutPaused", "the other clusters keep the previous spec")
 	s.rests("web")
 	s.images("web", "east=web:broken west=web:v2")
 	// West still runs the earlier spec, so its updated replicas have that spec.

@@ -308,7 +308,7 @@ func (s *site) obey(ctx context.Context) error {
 		}
 		for i := range leaves.Items {
 			if err := s.carry(ctx, syncer, name, &leaves.Items[i]); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("carrying %s: %w", leaves.Items[i].GetName(), err)
+				return fmt.Errorf("copying %s: %w", leaves.Items[i].GetName(), err)
 			}
 		}
 	}

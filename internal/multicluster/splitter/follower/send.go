@@ -154,7 +154,7 @@ func noteNotSynced(notes map[string]string, resource schema.GroupResource, untak
 		return isNotSynced(name, text) && !slices.Contains(untaken, strings.TrimPrefix(name, workloadv1alpha1.ProblemAnnotationPrefix))
 	})
 	changed = len(notes) != before
-	text := fmt.Sprintf("%s: a workload in the cluster needs this object, and the cluster does not take %s at present; \"kubectl get apiresourceimports\" says why", notSyncedReason, resource)
+	text := fmt.Sprintf("%s: a workload in the cluster needs this object, and the cluster's syncer does not copy %s now; \"kubectl get apiresourceimports\" shows why", notSyncedReason, resource)
 	for _, name := range untaken {
 		if note := workloadv1alpha1.ProblemAnnotationPrefix + name; notes[note] != text {
 			notes[note] = text

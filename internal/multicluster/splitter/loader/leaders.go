@@ -126,7 +126,7 @@ func (w *World) places(ctx context.Context, source Source, q Query) ([]string, e
 	}
 	places, err := source.Places(ctx, w.Root.GetNamespace(), q)
 	if err != nil {
-		return nil, fmt.Errorf("reading what %s goes after: %w", w.Root.GetName(), err)
+		return nil, fmt.Errorf("reading what %s follows: %w", w.Root.GetName(), err)
 	}
 	return places, nil
 }
