@@ -76,7 +76,7 @@ func (c *Controller) look(ctx context.Context) (*upstream, error) {
 		return nil, fmt.Errorf("pulling the kcp's own type %s: %w", p.Resource, p.Err)
 	}
 	if slices.ContainsFunc(pulled.Unknown, func(gv schema.GroupVersion) bool { return gv.Group == corev1.GroupName }) {
-		return nil, errors.New("the kcp gives no account of its own types")
+		return nil, errors.New("the kcp did not return its own types")
 	}
 	for _, crd := range pulled.CRDs {
 		key := schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}

@@ -48,7 +48,7 @@ func (c *Controller) writeVersion(ctx context.Context, v *plan.Version) error {
 	if err := c.client.Update(ctx, changed); err != nil {
 		return fmt.Errorf("changing %s: %w", v.Want.Name, err)
 	}
-	c.config.Logger.Info("changed what is negotiated", "resource", changed.Name, "publish", changed.Spec.Publish)
+	c.config.Logger.Info("changed a negotiated type", "resource", changed.Name, "publish", changed.Spec.Publish)
 	v.Have = changed
 	return nil
 }
@@ -65,7 +65,7 @@ func (c *Controller) remove(ctx context.Context, n *apiresourcev1alpha1.Negotiat
 		free := n.DeepCopy()
 		free.Finalizers = slices.DeleteFunc(free.Finalizers, func(f string) bool { return f == apiresourcev1alpha1.Finalizer })
 		if err := c.client.Update(ctx, free); err != nil {
-			return fmt.Errorf("letting go of %s: %w", n.Name, err)
+			return fmt.Errorf("releasing %s: %w", n.Name, err)
 		}
 	}
 	if n.DeletionTimestamp != nil {

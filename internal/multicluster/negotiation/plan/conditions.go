@@ -48,7 +48,7 @@ func (d *decider) negotiatedConditions(v *version) []metav1.Condition {
 	out := []metav1.Condition{d.submitted(v), d.servedNow(v, apiresourcev1alpha1.ConditionPublished), enforcedCondition(v)}
 	if v.inUse != nil {
 		out = append(out, condition(apiresourcev1alpha1.ConditionInUse, true, apiresourcev1alpha1.ReasonInUse,
-			fmt.Sprintf("%s. Nobody wants the type any more, and it is kept for what is stored", v.inUse.Reason)))
+			fmt.Sprintf("%s. No cluster offers the type any more; it stays, because objects of it are stored", v.inUse.Reason)))
 	}
 	return out
 }

@@ -213,7 +213,7 @@ func (d *decider) ask(q Question) *apiresourcev1alpha1.Obstacle {
 		d.asked.Insert(q.Key)
 		d.plan.Ask = append(d.plan.Ask, q)
 	}
-	return &apiresourcev1alpha1.Obstacle{Path: ".", Reason: "the stored objects have not been looked at"}
+	return &apiresourcev1alpha1.Obstacle{Path: ".", Reason: "the stored objects have not been checked"}
 }
 
 // wanted returns the desired NegotiatedAPIResource.
