@@ -39,7 +39,7 @@ func sampleCluster() *workloadv1alpha1.Cluster {
 			Capacity:    corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi")},
 			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("15500m"), "memory": resource.MustParse("60Gi")},
 			Conditions: []metav1.Condition{{Type: "Ready", Status: "False", Reason: "ErrorHeartbeatMissed",
-				Message: "the syncer has not been heard of since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)},
+				Message: "the syncer has not sent a heartbeat since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)},
 				{Type: "Fencing", Status: "True", Reason: "Acknowledged", Message: "the cluster stops fenced workloads by itself", LastTransitionTime: at(9)}},
 		},
 	}

@@ -81,7 +81,7 @@ func (c *Config) Validate() error {
 			problems = append(problems, fmt.Errorf("%s cannot be synced: %s", name, problem))
 		}
 		if name != strings.TrimSpace(name) || name == "" {
-			problems = append(problems, fmt.Errorf("%q names no type: give plural.group, such as %s", name, DefaultResource))
+			problems = append(problems, fmt.Errorf("%q is not the name of a type: use plural.group, such as %s", name, DefaultResource))
 		}
 	}
 	return errors.Join(append(problems, c.Deletes.Validate())...)

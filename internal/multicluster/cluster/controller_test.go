@@ -382,7 +382,7 @@ func TestHeartbeatMissed(t *testing.T) {
 	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonNoSyncer)
 	s.beat(t, "east")
 	s.awaitReady(t, "east", metav1.ConditionFalse, workloadv1alpha1.ReasonHeartbeatMissed)
-	poll.Until(t, kube.Timeout, "the syncer is heard of again", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the syncer sends heartbeats again", func(ctx context.Context) error {
 		s.beat(t, "east")
 		c, err := s.get(ctx, "east")
 		if err == nil && !meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionHeartbeatHealthy) {

@@ -64,7 +64,7 @@ func accountKubeconfig(reached *rest.Config, token string) ([]byte, error) {
 	config.CurrentContext = name
 	data, err := clientcmd.Write(*config)
 	if err != nil {
-		return nil, fmt.Errorf("writing down the agent's kubeconfig: %w", err)
+		return nil, fmt.Errorf("storing the agent's kubeconfig: %w", err)
 	}
 	return data, nil
 }

@@ -168,14 +168,14 @@ func (f facts) heartbeat() (metav1.Condition, time.Duration) {
 		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonNoSyncer,
 			fmt.Sprintf("run a syncer for this cluster: syncer --cluster %s --from-kubeconfig UPSTREAM --to-kubeconfig DOWNSTREAM", f.cluster.Name)}), 0
 	case last == nil:
-		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonNoHeartbeat, "the syncer has not been heard of yet"}), 0
+		return condition(c, metav1.ConditionUnknown, problem{workloadv1alpha1.ReasonNoHeartbeat, "the syncer has not sent a heartbeat yet"}), 0
 	}
 	silence := f.now.Sub(f.beat)
 	if f.beat.IsZero() || silence >= f.timeout {
 		return condition(c, metav1.ConditionFalse, problem{workloadv1alpha1.ReasonHeartbeatMissed,
-			fmt.Sprintf("the syncer has not been heard of since %s", last.UTC().Format(time.RFC3339))}), 0
+			fmt.Sprintf("the syncer has not sent a heartbeat since %s", last.UTC().Format(time.RFC3339))}), 0
 	}
-	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonHeartbeat, "the syncer is heard of"}), f.timeout - silence
+	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonHeartbeat, "the syncer sends heartbeats"}), f.timeout - silence
 }
 
 // ready returns the condition Ready. It contains the first problem, because later ones usually
@@ -205,9 +205,9 @@ func (f facts) ready(importer, heartbeat metav1.Condition) metav1.Condition {
 	}
 	if f.sameAs != "" {
 		return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, fmt.Sprintf(
-			"the cluster takes objects; it is registered as %s, too, so nothing new is placed here: unregister one of the two, or annotate this one with "+workloadv1alpha1.OwnClusterAnnotation+"=true", f.sameAs)})
+			"objects are copied to the cluster; it is also registered as %s, so it gets no new parts: unregister one of the two, or annotate this one with "+workloadv1alpha1.OwnClusterAnnotation+"=true", f.sameAs)})
 	}
-	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "the cluster takes objects"})
+	return condition(c, metav1.ConditionTrue, problem{workloadv1alpha1.ReasonClusterReady, "objects are copied to the cluster"})
 }
 
 // was returns a condition that is True for the current generation of the Cluster, or nil. It
@@ -229,7 +229,7 @@ func (f facts) connection() *problem {
 	case f.kubeconfig != nil:
 		return f.kubeconfig
 	case p.at.IsZero():
-		return &problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster has not been asked yet"}
+		return &problem{workloadv1alpha1.ReasonClusterStatusUnknown, "the cluster has not been probed yet"}
 	case f.isOther():
 		return &problem{workloadv1alpha1.ReasonOtherCluster, fmt.Sprintf(
 			"another cluster answers at %s: its kube-system has the UID %s, that of the registered one is %s; register it under another name, or unregister this one first",

@@ -50,7 +50,7 @@ func with(status metav1.ConditionStatus, conditionType, reason string) func(*fac
 func wasReady(f *facts, generation int64) {
 	f.cluster.Status.Conditions = append(f.cluster.Status.Conditions,
 		metav1.Condition{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionTrue,
-			Reason: workloadv1alpha1.ReasonClusterReady, Message: "the cluster takes objects", ObservedGeneration: generation},
+			Reason: workloadv1alpha1.ReasonClusterReady, Message: "objects are copied to the cluster", ObservedGeneration: generation},
 		metav1.Condition{Type: workloadv1alpha1.ConditionAPIImporterReady, Status: metav1.ConditionTrue,
 			Reason: workloadv1alpha1.ReasonImported, Message: "6 types are imported", ObservedGeneration: generation})
 }

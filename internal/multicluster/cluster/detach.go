@@ -54,7 +54,7 @@ func (c *Controller) detach(ctx context.Context, cluster *workloadv1alpha1.Clust
 	controllerutil.RemoveFinalizer(freed, workloadv1alpha1.ClusterFinalizer)
 	patch := client.MergeFromWithOptions(cluster, client.MergeFromWithOptimisticLock{})
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, freed, patch, client.FieldOwner(fieldManager))); err != nil {
-		return fmt.Errorf("letting go of cluster %s: %w", cluster.Name, err)
+		return fmt.Errorf("unregistering cluster %s: %w", cluster.Name, err)
 	}
 	c.config.Logger.Info("a cluster was detached", "cluster", cluster.Name)
 	return nil
@@ -66,7 +66,7 @@ func (c *Controller) removeAgent(ctx context.Context, cluster *workloadv1alpha1.
 		m = c.unconnected(ctx, cluster)
 	}
 	if m == nil || m.observe().probe.trouble != nil {
-		c.config.Logger.Warn("the syncer's agent was not looked for in a cluster that is not reached", "cluster", cluster.Name)
+		c.config.Logger.Warn("the syncer's agent was not removed, because the cluster does not answer", "cluster", cluster.Name)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, removalTimeout)
@@ -277,7 +277,7 @@ func (l look) notes(object *metav1.PartialObjectMetadata) (notes map[string]any,
 			existing++
 		}
 		key := workloadv1alpha1.ProblemAnnotationPrefix + name
-		text := fmt.Sprintf("%s: there is no Cluster %s; register it, or change the label that names it. The status is not that of the object there", noSuchCluster, name)
+		text := fmt.Sprintf("%s: the Cluster %s does not exist; register it, or change the label that names it. The status of the object is out of date", noSuchCluster, name)
 		if absent[key] = is; is && object.Annotations[key] != text {
 			notes[key] = text
 		}

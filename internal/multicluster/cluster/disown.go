@@ -70,7 +70,7 @@ func (c *Controller) writeUnknown(ctx context.Context, gvr schema.GroupVersionRe
 			return "", fmt.Errorf("taking the status from %s/%s: %w", present.GetNamespace(), present.GetName(), err)
 		}
 	}
-	c.config.Logger.Warn("the status of an object that is sent to no Cluster stays: its schema demands what it says",
+	c.config.Logger.Warn("the status of an object whose Cluster does not exist stays, because the schema requires its fields",
 		"type", gvr.GroupResource().String(), "namespace", present.GetNamespace(), "name", present.GetName())
 	return present.GetResourceVersion(), nil
 }
@@ -99,7 +99,7 @@ func unknownConditions(conditions []any, now string) []any {
 		if !ok || c["type"] == nil {
 			continue
 		}
-		next := map[string]any{"type": c["type"], "status": string(metav1.ConditionUnknown), "reason": noSuchCluster, "message": "There is no such Cluster as the object is sent to."}
+		next := map[string]any{"type": c["type"], "status": string(metav1.ConditionUnknown), "reason": noSuchCluster, "message": "The Cluster to which the object is sent does not exist."}
 		if c["status"] == next["status"] && c["reason"] == next["reason"] {
 			out = append(out, c)
 			continue

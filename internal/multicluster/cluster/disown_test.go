@@ -133,7 +133,7 @@ func TestStatusOfNoCluster(t *testing.T) {
 			return nil
 		})
 	}
-	unknown := map[string]any{"type": "Available", "status": "Unknown", "reason": "NoSuchCluster", "message": "There is no such Cluster as the object is sent to."}
+	unknown := map[string]any{"type": "Available", "status": "Unknown", "reason": "NoSuchCluster", "message": "The Cluster to which the object is sent does not exist."}
 	has(jobs, "active", map[string]any{"readyReplicas": int64(0), "observedGeneration": int64(0), "conditions": []any{unknown}})
 	has(stricts, "strict", map[string]any{})
 	s.sweeps(t)

@@ -190,7 +190,7 @@ func (i *importer) take(ctx context.Context, names []string, pulled *crdpuller.R
 		found.troubles = append(found.troubles, i.member.errorText(fmt.Errorf("%s: %w", p.Resource.GroupResource(), p.Err)))
 	}
 	for _, gv := range pulled.Unknown {
-		found.troubles = append(found.troubles, fmt.Sprintf("the cluster gives no account of %s", gv))
+		found.troubles = append(found.troubles, fmt.Sprintf("the cluster did not return the types of %s", gv))
 	}
 	kept, unsure := i.takeBack(ctx, missing(stored, names, pulled))
 	found.troubles = append(found.troubles, kept...)
@@ -277,9 +277,9 @@ func (i *importer) takeBack(ctx context.Context, gone []*apiresourcev1alpha1.API
 		}
 		switch name := g.Spec.GVR().GroupResource(); {
 		case err != nil:
-			kept = append(kept, i.member.errorText(fmt.Errorf("%s is kept although the cluster no longer offers it: %w", name, err)))
+			kept = append(kept, i.member.errorText(fmt.Errorf("the import of %s stays, although the cluster no longer serves the type: %w", name, err)))
 		case why != "":
-			kept = append(kept, fmt.Sprintf("%s is kept although the cluster no longer offers it: %s", name, why))
+			kept = append(kept, fmt.Sprintf("the import of %s stays, although the cluster no longer serves the type: %s", name, why))
 		}
 	}
 	i.lacking = lacking

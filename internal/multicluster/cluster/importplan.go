@@ -55,7 +55,7 @@ func commonOf(crd *apiextensionsv1.CustomResourceDefinition, version *apiextensi
 	}
 	raw, err := json.Marshal(version.Schema.OpenAPIV3Schema)
 	if err != nil {
-		return common, fmt.Errorf("writing down the schema of %s: %w", crd.Name, err)
+		return common, fmt.Errorf("storing the schema of %s: %w", crd.Name, err)
 	}
 	common.OpenAPIV3Schema = runtime.RawExtension{Raw: raw}
 	return common, nil

@@ -90,7 +90,7 @@ func (p *prober) readiness(ctx context.Context, report func(error) string) *prob
 }
 
 // errSilence is the cause of a timeout that this package sets.
-var errSilence = fmt.Errorf("the cluster gave no answer within %s", probeTimeout)
+var errSilence = fmt.Errorf("the cluster did not answer within %s", probeTimeout)
 
 // check classifies an error of a cluster: it was not reached, it does not accept the credentials,
 // or it answers but does not work.
@@ -103,7 +103,7 @@ func check(ctx context.Context, err error, report func(error) string) *problem {
 	case !errors.As(err, &answer):
 		return &problem{workloadv1alpha1.ReasonClusterUnreachable, report(err)}
 	case apierrors.IsUnauthorized(err):
-		return &problem{workloadv1alpha1.ReasonInvalidKubeConfig, "the cluster does not know the kubeconfig's user: give new credentials"}
+		return &problem{workloadv1alpha1.ReasonInvalidKubeConfig, "the cluster does not accept the kubeconfig's credentials: put new ones into the kubeconfig"}
 	default:
 		return &problem{workloadv1alpha1.ReasonClusterNotReady, report(err)}
 	}

@@ -125,7 +125,7 @@ func TestConfigValidate(t *testing.T) {
 	if err == nil {
 		t.Fatal("Validate = nil of what is all wrong")
 	}
-	for _, part := range []string{"connection", `"both"`, "negative", "power over the cluster", `" deployments.apps"`, `"" names no type`} {
+	for _, part := range []string{"connection", `"both"`, "negative", "control over the cluster", `" deployments.apps"`, `"" is not the name of a type`} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("Validate = %q, which does not speak of %s", err, part)
 		}

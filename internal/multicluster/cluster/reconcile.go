@@ -283,7 +283,7 @@ func (c *Controller) write(ctx context.Context, cluster *workloadv1alpha1.Cluste
 		"apiVersion": workloadv1alpha1.SchemeGroupVersion.String(), "kind": "Cluster", "metadata": metadata, "status": status,
 	})
 	if err != nil {
-		return fmt.Errorf("writing down the status of cluster %s: %w", cluster.Name, err)
+		return fmt.Errorf("storing the status of cluster %s: %w", cluster.Name, err)
 	}
 	target := &workloadv1alpha1.Cluster{}
 	target.Name = cluster.Name

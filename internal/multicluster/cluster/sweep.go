@@ -117,7 +117,7 @@ func (m *member) letGoOfStrays(ctx context.Context) {
 		m.strays = nil
 		m.mu.Unlock()
 		if err := m.sweeper.letGo(ctx, list, m.observe().pinned); err != nil && ctx.Err() == nil {
-			m.logger.Warn("objects that the syncer left behind are still held upstream", "err", m.errorText(err))
+			m.logger.Warn("the finalizer of the former syncer stays on objects upstream", "err", m.errorText(err))
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity
 	if err := release(ctx, s.upstream, x.resource, object, []string{s.cluster}, nil); err != nil {
 		return err
 	}
-	s.log.Info("let go of what the syncer left behind", "type", x.resource.Resource, "namespace", x.namespace, "name", x.name)
+	s.log.Info("released an object that the former syncer held", "type", x.resource.Resource, "namespace", x.namespace, "name", x.name)
 	return nil
 }
 

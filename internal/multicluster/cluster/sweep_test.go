@@ -59,7 +59,7 @@ func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
 			return nil
 		})
 	}
-	note("NoSuchCluster: there is no Cluster west")
+	note("NoSuchCluster: the Cluster west does not exist")
 	sentNowhere := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"workloads.kcp.dev/cluster":null}}}`))
 	if err := s.upstream.Patch(t.Context(), moved.DeepCopy(), sentNowhere); err != nil {
 		t.Fatal(err)

@@ -31,7 +31,7 @@ var (
 func neverSynced(resource schema.GroupResource) string {
 	switch {
 	case slices.Contains(powerful, resource.Group):
-		return "it gives power over the cluster"
+		return "its objects give control over the cluster"
 	case slices.Contains(own, resource):
 		return "the cluster keeps it itself"
 	}
