@@ -254,7 +254,7 @@ func (v *victim) said(message string) int {
 func (v *victim) carries() bool {
 	log := v.log()
 	for _, r := range drilled {
-		if !strings.Contains(log, `msg="a type is carried"`) || !strings.Contains(log, "type="+r.Resource+" ") {
+		if !strings.Contains(log, `msg="copying a type"`) || !strings.Contains(log, "type="+r.Resource+" ") {
 			return false
 		}
 	}
@@ -291,7 +291,7 @@ func killedAgainAndAgain(t *testing.T, d *drill) {
 		v.start()
 	}
 	c.rest()
-	t.Logf("killed %v; %d changes: %v; %d finalizers of dead syncers taken off", kills, c.steps, c.counts, d.east.said("let go of what the syncer left behind"))
+	t.Logf("killed %v; %d changes: %v; %d finalizers of dead syncers taken off", kills, c.steps, c.counts, d.east.said("released an object that the former syncer held"))
 	c.keeps(before)
 	watching.accountedFor(t, c)
 }

@@ -133,7 +133,7 @@ func newInformer(s *side, t Type, selector string, indexers cache.Indexers, chan
 func (c *carrier) trouble(now time.Time) *typehealth.Trouble {
 	for _, r := range c.readers {
 		if t := r.Trouble(now); t != nil {
-			t.Message = fmt.Sprintf("%s does not let objects of this type be listed and watched: %s", r.side.name, t.Message)
+			t.Message = fmt.Sprintf("%s does not allow listing and watching objects of this type: %s", r.side.name, t.Message)
 			return t
 		}
 	}

@@ -110,7 +110,7 @@ func (e *engine) runTypes(ctx context.Context) error {
 	for {
 		again := typesInterval
 		if err := e.lookAtTypes(ctx); err != nil {
-			e.log.Warn("which types are carried is not up to date", "err", err)
+			e.log.Warn("the list of copied types is out of date", "err", err)
 			again = missingInterval
 		}
 		if e.isMissing() {
@@ -176,7 +176,7 @@ func (e *engine) unaccounted(names []string, accounts ...account) (sure []string
 		why := ""
 		for _, a := range accounts {
 			if err := a.failed[resource.Group]; err != nil {
-				why = fmt.Sprintf("%s does not say what it serves of the group %s: %s", a.side.name, resource.Group, a.side.redact(err))
+				why = fmt.Sprintf("%s did not return the types of the group %s: %s", a.side.name, resource.Group, a.side.redact(err))
 			}
 		}
 		switch c := e.carrier(resource); {
@@ -255,12 +255,12 @@ func (e *engine) carry(ctx context.Context, types []Type) {
 		delete(e.carriers, resource)
 		e.mu.Unlock()
 		c.end()
-		e.log.Info("a type is no longer carried", "type", resource.String())
+		e.log.Info("stopped copying a type", "type", resource.String())
 	}
 	for resource, t := range wanted {
 		c, err := newCarrier(t, e)
 		if err != nil {
-			e.log.Error("a type cannot be carried", "type", resource.String(), "err", err)
+			e.log.Error("a type cannot be copied", "type", resource.String(), "err", err)
 			continue
 		}
 		e.mu.Lock()

@@ -97,7 +97,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 }
 
 func (e *engine) run(ctx context.Context) error {
-	e.log.Info("carrying objects", "clusterUID", e.identity.ClusterUID, "upstreamUID", e.identity.Upstream)
+	e.log.Info("copying objects", "clusterUID", e.identity.ClusterUID, "upstreamUID", e.identity.Upstream)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.queue.Run(ctx) })
 	group.Go(func() error { return e.watchCluster(ctx) })
@@ -180,7 +180,7 @@ func (e *engine) lookAtAll(c *carrier) {
 		look(e.downstreamItem(c, o.(*unstructured.Unstructured)))
 	}
 	c.enqueued.Store(true)
-	e.log.Info("a type is carried", "type", c.Resource.GroupResource().String(), "version", c.Resource.Version)
+	e.log.Info("copying a type", "type", c.Resource.GroupResource().String(), "version", c.Resource.Version)
 	e.reportPokes.Wake()
 }
 
@@ -238,7 +238,7 @@ func (e *engine) reconcile(ctx context.Context, i item) (time.Duration, error) {
 		if !p.changed.IsZero() {
 			e.changes.note(i.Key, p.changed)
 		}
-		err = fmt.Errorf("carrying %s: %w", i.Key, err)
+		err = fmt.Errorf("copying %s: %w", i.Key, err)
 	}
 	return again, err
 }

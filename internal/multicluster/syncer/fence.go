@@ -220,7 +220,7 @@ func (e *engine) settle(ctx context.Context) error {
 			return err
 		}
 		if why != "" {
-			return fmt.Errorf("the lease is renewed when the cluster has what the kcp wants: %s", why)
+			return fmt.Errorf("the Lease is not renewed until the cluster has applied what the kcp wants: %s", why)
 		}
 	}
 	e.fence.mu.Lock()
@@ -306,7 +306,7 @@ func (e *engine) make(ctx context.Context, t Type, o *unstructured.Unstructured)
 func (e *engine) askWhetherSeen(ctx context.Context) error {
 	found, err := e.upstream.get(ctx, clusterType, "", e.identity.Cluster)
 	if err != nil {
-		return fmt.Errorf("asking %s whether it is in touch: %w", e.upstream.name, err)
+		return fmt.Errorf("asking %s whether it receives heartbeats: %w", e.upstream.name, err)
 	}
 	cluster, err := toCluster(found)
 	if err != nil {
@@ -362,7 +362,7 @@ func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Cond
 	case verdict == fencing.Fences:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonFences, "The cluster stops fenced workloads by itself when it is cut off."
 	case verdict == fencing.Mute:
-		c.Reason, c.Message = reasonMute, "Nobody in the cluster takes part: its controller does not run, or is of a version that cannot fence."
+		c.Reason, c.Message = reasonMute, "No controller in the cluster sets challenges: it does not run, or its version cannot fence."
 	case verdict == fencing.Unreachable:
 		c.Reason, c.Message = reasonLeaseTrouble, f.trouble
 	case verdict == fencing.Stuck:
@@ -371,7 +371,7 @@ func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Cond
 		return meta.FindStatusCondition(before, c.Type).DeepCopy()
 	}
 	if c.Message == "" {
-		c.Message = "It is looked at again."
+		c.Message = "The syncer checks it again."
 	}
 	return c
 }

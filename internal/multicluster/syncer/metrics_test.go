@@ -55,7 +55,7 @@ func TestMetrics(t *testing.T) {
 		})
 	}
 	report(0, 1, 3, 3)
-	up.says("measured", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions wait")
+	up.says("measured", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions are paused")
 	patch(t, up.objects, clusters, "", "measured", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"3"}}}`)
 	report(3, 0, 0, 0)
 

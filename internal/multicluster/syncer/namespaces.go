@@ -20,7 +20,7 @@ var namespaceType = Type{Resource: schema.GroupVersionResource{Version: "v1", Re
 
 // errOtherNamespace: the namespace has the name that belongs to this syncer, but was created by
 // another client.
-var errOtherNamespace = errors.New("the namespace exists in the cluster and does not bear this kcp's locator")
+var errOtherNamespace = errors.New("the namespace exists in the cluster and does not have this kcp's locator")
 
 // namespaces maps downstream namespaces to upstream namespaces. It only gets and creates
 // namespaces, because a syncer in a cluster has no other permissions for them.

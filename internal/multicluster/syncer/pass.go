@@ -84,7 +84,7 @@ func (p *pass) run(ctx context.Context) (time.Duration, error) {
 			return again, err
 		}
 	}
-	return 0, fmt.Errorf("no end after %d steps: please report this", maxSteps)
+	return 0, fmt.Errorf("programmer error: no end after %d steps", maxSteps)
 }
 
 // mayBeDeletion reports whether a failed pass may have been about a deletion.
@@ -138,7 +138,7 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 		p.kind, err = p.lookAtType(ctx, p.carrier.Type)
 	case stepHold, stepCreate:
 		if isSyncersNamespace(p.key.Namespace) {
-			return p.problem(ctx, problem{reasonLoop, "the namespace was made by a syncer, so this object comes from another kcp; it is not sent on, because kcps that are registered in each other would do so without end"})
+			return p.problem(ctx, problem{reasonLoop, "a syncer created the namespace, so this object comes from another kcp; it is not copied further, because kcps that are registered in each other would copy it without end"})
 		}
 		if next == stepHold {
 			err = p.hold(ctx)
@@ -159,14 +159,14 @@ func (p *pass) do(ctx context.Context, next step) (done bool, again time.Duratio
 		if other := p.takenBy(); other != "" && p.isLeaving(other) {
 			return true, deletedAgain, nil // the object is created when the name is free
 		}
-		return p.problem(ctx, problem{reasonConflict, "an object of this name is in the cluster and is not the kcp's; it is left as it is. Delete it there, or choose another name" + p.otherNames()})
+		return p.problem(ctx, problem{reasonConflict, "the cluster has an object with this name that does not come from the kcp; it is not changed. Delete it there, or choose another name" + p.otherNames()})
 	case stepFormer:
-		return p.problem(ctx, problem{reasonConflict, "the cluster still has what a former object of this name left. Delete it there, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true (for a claim also " + workloadv1alpha1.DeleteDataAnnotation + "=true)"})
+		return p.problem(ctx, problem{reasonConflict, "the cluster still has an earlier object with this name. Delete it there, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true (for a claim also " + workloadv1alpha1.DeleteDataAnnotation + "=true)"})
 	case stepStuck:
 		return p.problem(ctx, *p.stuck)
 	case stepWithhold:
-		p.log.Warn("not deleted in the cluster, because the type ends upstream")
-		return p.problem(ctx, problem{reasonTypeEnds, "the type ends upstream, and what is in the cluster is not deleted for that. Unregister the cluster to let go of it"})
+		p.log.Warn("an object was not deleted in the cluster, because its type is being removed upstream")
+		return p.problem(ctx, problem{reasonTypeEnds, "the type is being removed upstream; the object in the cluster is not deleted for that reason. Unregister the cluster to release it"})
 	default:
 		if p.upSeen == absent && p.downSeen == absent {
 			p.unsettle()
@@ -219,7 +219,7 @@ func (p *pass) afterWrite(ctx context.Context, err error) (bool, time.Duration, 
 		return false, 0, nil
 	}
 	if errors.Is(err, errOtherNamespace) {
-		return p.problem(ctx, problem{reasonNamespace, err.Error() + ". It is left as it is; delete or rename it there"})
+		return p.problem(ctx, problem{reasonNamespace, err.Error() + ". The namespace is not changed; delete or rename it there"})
 	}
 	if isNamespaceMissing(err, p.downstreamNamespace()) {
 		p.namespaces.forget(p.key.Namespace)
@@ -266,7 +266,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 	}
 	p.metrics.deletes.Inc()
 	p.arrived()
-	p.log.Info("deleted in the cluster", "uid", uid)
+	p.log.Info("deleted an object in the cluster", "uid", uid)
 	p.unsettle()
 	// In most cases the object is gone at once. Check it now instead of waiting for the watch.
 	p.down, p.downSeen, err = look(ctx, p.downstream, p.carrier.Type, p.downstreamNamespace(), p.name)

@@ -317,9 +317,9 @@ func TestAgree(t *testing.T) {
 		"bindings":                               {nil, "the kcp does not serve it"},
 		"scopes.x.dev":                           {nil, "kind or scope"},
 		"wides.x.dev":                            {nil, "cluster-scoped"},
-		"namespaces":                             {[]string{"namespaces"}, "names of their own"},
-		"roles.rbac.authorization.k8s.io":        {nil, "never carried"},
-		"clusterroles.rbac.authorization.k8s.io": {[]string{"clusterroles.rbac.authorization.k8s.io"}, "never carried"},
+		"namespaces":                             {[]string{"namespaces"}, "by itself"},
+		"roles.rbac.authorization.k8s.io":        {nil, "never copied"},
+		"clusterroles.rbac.authorization.k8s.io": {[]string{"clusterroles.rbac.authorization.k8s.io"}, "never copied"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

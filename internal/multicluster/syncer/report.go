@@ -117,7 +117,7 @@ func (e *engine) applyGoAhead() {
 	free := e.breaker.apply(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], settled)
 	e.mu.Unlock()
 	if len(free) > 0 {
-		e.log.Info("the deletions that waited go on", "number", len(free))
+		e.log.Info("the paused deletions continue", "number", len(free))
 	}
 	for _, key := range free {
 		e.queue.Add(item{Key: key})
@@ -178,7 +178,7 @@ func (e *engine) readingNow(now time.Time) readingState {
 		switch before := e.troubled[resource]; {
 		case trouble != nil && !before:
 			e.troubled[resource] = true
-			e.log.Warn("a type cannot be read; other types are carried", "type", resource.String(), "err", trouble.Message)
+			e.log.Warn("a type cannot be read; other types are copied", "type", resource.String(), "err", trouble.Message)
 		case trouble == nil && before:
 			delete(e.troubled, resource)
 			e.log.Info("a type can be read again", "type", resource.String())
@@ -200,7 +200,7 @@ func readyCondition(down error, state readingState, wasReady bool) *metav1.Condi
 	for _, m := range state.missing {
 		troubles = append(troubles, fmt.Sprintf("%s: %s", m.resource, m.why))
 	}
-	trouble := briefly("Not carried: ", sorted(troubles))
+	trouble := briefly("Not copied: ", sorted(troubles))
 	switch {
 	case down != nil:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, workloadv1alpha1.ReasonClusterUnreachable, down.Error()
@@ -213,7 +213,7 @@ func readyCondition(down error, state readingState, wasReady bool) *metav1.Condi
 		if !wasReady && state.carried == 0 {
 			c.Status = metav1.ConditionFalse
 		}
-		c.Reason, c.Message = reasonFillingCache, strings.TrimSpace("Reading what is there of "+strings.Join(sorted(state.filling), ", ")+". "+trouble)
+		c.Reason, c.Message = reasonFillingCache, strings.TrimSpace("Reading the objects of "+strings.Join(sorted(state.filling), ", ")+". "+trouble)
 	case len(state.unreadable) > 0:
 		if state.carried == 0 {
 			c.Status = metav1.ConditionFalse
@@ -222,7 +222,7 @@ func readyCondition(down error, state readingState, wasReady bool) *metav1.Condi
 	case len(state.missing) > 0:
 		c.Reason, c.Message = reasonTypesMissing, trouble
 	default:
-		c.Reason, c.Message = reasonSyncing, "Objects are carried."
+		c.Reason, c.Message = reasonSyncing, "Objects are copied."
 	}
 	return c
 }
@@ -292,17 +292,17 @@ func pausedCondition(b *breaker, cluster *workloadv1alpha1.Cluster) *metav1.Cond
 		if b.spent != "" {
 			c.Reason = workloadv1alpha1.ReasonOldGoAhead
 		}
-		c.Message = fmt.Sprintf("Deletions wait, because there were too many at once: %d so far, and not all has been looked at since the syncer's start.", len(b.waiting))
+		c.Message = fmt.Sprintf("Deletions are paused, because there were too many at once: %d so far. The syncer has not checked all objects since its start.", len(b.waiting))
 	case b.paused:
 		c.Status, c.Reason = metav1.ConditionTrue, workloadv1alpha1.ReasonTooManyDeletes
-		c.Message = fmt.Sprintf("%[1]d deletions wait, because there were too many at once. If they are meant: kubectl annotate --overwrite clusters.workload.kcp.dev %[2]s %[3]s=%[1]d",
+		c.Message = fmt.Sprintf("%[1]d deletions are paused, because there were too many at once. To allow them: kubectl annotate --overwrite clusters.workload.kcp.dev %[2]s %[3]s=%[1]d",
 			len(b.waiting), cluster.Name, workloadv1alpha1.AllowDeletesAnnotation)
 		if b.spent != "" {
 			c.Reason = workloadv1alpha1.ReasonOldGoAhead
-			c.Message += " (the present annotation was there before: remove it first)"
+			c.Message += " (remove the present annotation first: it has been used)"
 		}
 	case meta.FindStatusCondition(cluster.Status.Conditions, c.Type) != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonDeletesAgain, "No deletion waits."
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonDeletesAgain, "No deletions are paused."
 	default:
 		return nil
 	}
@@ -366,7 +366,7 @@ func (p *pass) setProblem(ctx context.Context, why problem) {
 		return p.upstream.resource(eventType, namespace).Create(ctx, event, metav1.CreateOptions{FieldManager: manager})
 	})
 	if err != nil {
-		p.log.Warn("an event was not made", "err", err)
+		p.log.Warn("an event was not created", "err", err)
 	}
 }
 

@@ -26,11 +26,11 @@ const (
 // The errors with which Run returns before its context ends.
 var (
 	// ErrClusterGone: the Cluster was deleted, or created again under the same name.
-	ErrClusterGone = errors.New("the Cluster upstream is gone or another one: start the syncer again for what is there now")
+	ErrClusterGone = errors.New("the Cluster upstream was deleted or replaced: restart the syncer")
 	// ErrItself: both sides are the same kcp.
 	ErrItself = errors.New("the physical cluster is the kcp itself: give the kubeconfig of another cluster")
 	// ErrOtherCluster: the physical cluster is not the one that was registered as the Cluster.
-	ErrOtherCluster = errors.New("the physical cluster is not the one that was registered: correct the kubeconfig, or register the cluster anew")
+	ErrOtherCluster = errors.New("the physical cluster is not the one that was registered: correct the kubeconfig, or register the cluster again")
 )
 
 var clusterType = Type{Resource: workloadv1alpha1.SchemeGroupVersion.WithResource("clusters"), Kind: "Cluster", Status: true}
@@ -158,7 +158,7 @@ func (e *engine) lookAtType(ctx context.Context, t Type) (typeView, error) {
 	case apierrors.IsNotFound(err):
 		return typeEnding, nil
 	case err != nil:
-		return typeUnknown, fmt.Errorf("looking whether the type %s ends upstream, before a deletion: %w", t.Resource.GroupResource(), err)
+		return typeUnknown, fmt.Errorf("checking before a deletion whether the type %s is being removed upstream: %w", t.Resource.GroupResource(), err)
 	case crd.GetDeletionTimestamp() != nil:
 		return typeEnding, nil
 	default:

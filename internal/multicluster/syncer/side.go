@@ -144,7 +144,7 @@ func (s *side) get(ctx context.Context, t Type, namespace, name string) (*unstru
 }
 
 // errNotAsked: the response contains another object, or none.
-var errNotAsked = errors.New("its name is another one")
+var errNotAsked = errors.New("it has another name")
 
 // discover reads what a server serves. The requests end with the context.
 func discover[T any](ctx context.Context, s *side, request func(discovery.DiscoveryInterface) (T, error)) (T, error) {
@@ -171,7 +171,7 @@ func (s *side) metadata(ctx context.Context, t Type, name string) (*metav1.Parti
 			return nil, err
 		}
 		if err := json.Unmarshal(raw, found); err != nil || found.Name != name {
-			return nil, fmt.Errorf("%s has answered with something else than the %s %s: %w", s.name, t.Kind, name, cmp.Or(err, errNotAsked))
+			return nil, fmt.Errorf("%s answered with another object than the %s %s: %w", s.name, t.Kind, name, cmp.Or(err, errNotAsked))
 		}
 		return found, nil
 	})

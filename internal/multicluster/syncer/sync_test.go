@@ -289,7 +289,7 @@ func TestS9TypePublishedLater(t *testing.T) {
 	up.publishDeployments(cluster.Rest())
 	create(t, up.objects, deployments, deployment(t, "team", "web", "s9"))
 	has(t, down, deployments, there, "web", anyhow)
-	up.says("s9", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "Objects are carried.")
+	up.says("s9", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "Objects are copied.")
 
 	up.carries("s9", "configmaps")
 	create(t, up.objects, configMaps, configMap("team", "y", "s9", nil))
@@ -624,7 +624,7 @@ func TestMassDeletion(t *testing.T) {
 	if err := m.objects.Resource(configMaps).Namespace("team").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=mass"}); err != nil {
 		t.Fatal(err)
 	}
-	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
 
 	// A wrong number, or a new syncer, changes nothing.
 	patch(t, m.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"19"}}}`)
@@ -634,7 +634,7 @@ func TestMassDeletion(t *testing.T) {
 	run(t, m.config)
 	create(t, m.objects, configMaps, configMap("team", "new", "mass", nil))
 	m.are(20 + 1)
-	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
 	m.are(20 + 1)
 	patch(t, m.objects, clusters, "", "mass", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
 	m.are(1)
@@ -659,7 +659,7 @@ func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
 	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"19"}}}`)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
@@ -683,7 +683,7 @@ func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "19 so far")
 	m.are(19)
 	close(found)
-	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
 	m.are(19)
 	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
 	m.are(0)
@@ -706,7 +706,7 @@ func TestMassDeletionByManyRuns(t *testing.T) {
 		create(t, m.objects, configMaps, configMap("team", fmt.Sprint("new", i), "runs", nil))
 		has(t, m.down, configMaps, m.there, fmt.Sprint("new", i), anyhow)
 	}
-	m.says("runs", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions wait")
+	m.says("runs", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
 	m.are(20 + 4)
 }
 

@@ -59,10 +59,10 @@ func agree(wanted []string, upstream, downstream []*metav1.APIResourceList, allo
 
 func agreeOn(resource schema.GroupResource, up, down []Type, allowed bool) (Type, string) {
 	if slices.Contains(powerful, resource.Group) {
-		return Type{}, "it gives power over a cluster and is never carried"
+		return Type{}, "its objects give control over a cluster, so they are never copied"
 	}
 	if resource == (schema.GroupResource{Resource: "namespaces"}) {
-		return Type{}, "namespaces are made as they are needed, under names of their own"
+		return Type{}, "the syncer creates namespaces by itself when it needs them"
 	}
 	why := "the kcp does not serve it"
 	for _, u := range up {
@@ -74,9 +74,9 @@ func agreeOn(resource schema.GroupResource, up, down []Type, allowed bool) (Type
 		case i < 0:
 			why = "the cluster does not serve it in a version that the kcp has"
 		case down[i].Kind != u.Kind || down[i].Namespaced != u.Namespaced:
-			why = "the cluster's kind or scope of it is another"
+			why = "its kind or scope differs in the cluster"
 		case !u.Namespaced && !allowed:
-			why = "it is cluster-scoped, and not among the Cluster's spec.clusterScopedResources"
+			why = "it is cluster-scoped, and spec.clusterScopedResources of the Cluster does not list it"
 		default:
 			u.Status = u.Status && down[i].Status
 			return u, ""

@@ -108,7 +108,7 @@ func TestOneTypeCannotBeRead(t *testing.T) {
 			has(t, down, configMaps, there, "carried", anyhow)
 			mended.Store(true)
 			k.noProblems("east")
-			k.says("east", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "Objects are carried")
+			k.says("east", workloadv1alpha1.ConditionSyncerReady, metav1.ConditionTrue, "Objects are copied")
 			secret := object(secrets, "Secret", "unreadable", "late")
 			secret.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
 			create(t, k.objects, secrets, secret)
@@ -141,7 +141,7 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	for _, name := range []string{"one", "two", "three"} {
 		remove(t, k.objects, configMaps, "mass", name)
 	}
-	k.says("east", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions wait")
+	k.says("east", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "3 deletions are paused")
 	patch(t, k.objects, clusters, "", "east", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"3"}}}`)
 	for _, name := range []string{"one", "two", "three"} {
 		hasNot(t, down, configMaps, there, name)

@@ -109,7 +109,7 @@ func (p *pass) create(ctx context.Context) error {
 		return reconcile.ErrAgain
 	}
 	p.arrived()
-	p.log.Info("made in the cluster", "uid", made.GetUID())
+	p.log.Info("created an object in the cluster", "uid", made.GetUID())
 	p.down, p.downSeen = made, live
 	// Fields that are yielded are released next, and then belong to another manager.
 	p.applied = len(yielded(p.up, made)) == 0
@@ -134,7 +134,7 @@ func (p *pass) takeBack(ctx context.Context, made *unstructured.Unstructured) er
 	nothing.SetUID(made.GetUID())
 	_, err := p.downstream.apply(ctx, p.carrier.Type, nothing, metav1.ApplyOptions{FieldManager: manager})
 	if err != nil {
-		return fmt.Errorf("taking back what was applied to an object that is not ours: %w", err)
+		return fmt.Errorf("removing applied fields from an object that another client created: %w", err)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *pass) apply(ctx context.Context) error {
 			return reconcile.ErrAgain
 		}
 		if err != nil {
-			return fmt.Errorf("letting go of fields that others set: %w", err)
+			return fmt.Errorf("releasing fields that other clients set: %w", err)
 		}
 		p.down = held
 	}
@@ -197,7 +197,7 @@ func (p *pass) whyInvalid(ctx context.Context, desired *unstructured.Unstructure
 	if why, ok := refusal(refused, p.key.Type); ok {
 		text = why.message
 	}
-	p.stuck = &problem{reasonImmutable, text + ". Undo the change, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true to have the object deleted and made again in the cluster"}
+	p.stuck = &problem{reasonImmutable, text + ". Undo the change, or set the annotation " + workloadv1alpha1.RecreateAnnotation + "=true to delete the object in the cluster and create it again"}
 	return nil
 }
 
@@ -225,7 +225,7 @@ func (p *pass) release(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		p.log.Info("let go upstream")
+		p.log.Info("released an object upstream")
 	}
 	return err
 }
@@ -296,12 +296,12 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	case apierrors.IsConflict(err):
 		return reconcile.ErrAgain
 	case err != nil:
-		return fmt.Errorf("saying upstream how the object is: %w", err)
+		return fmt.Errorf("reporting the state of the object upstream: %w", err)
 	}
 	p.carrier.wroteUpstream(changed)
 	if isNew {
 		p.metrics.problems.WithLabelValues(why.reason).Inc()
-		p.log.Warn("not as upstream wants it", "reason", why.reason)
+		p.log.Warn("an object in the cluster is not as upstream wants it", "reason", why.reason)
 		p.setProblem(ctx, *why)
 	}
 	return nil
@@ -311,7 +311,7 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 // If there is no other problem, the missing room is the problem.
 func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error {
 	if why == nil {
-		why = &problem{reasonStatus, "the object's annotations are so large that the status of this cluster does not fit beside them; make them smaller"}
+		why = &problem{reasonStatus, "the object's annotations leave no room for the status of this cluster; make them smaller"}
 	}
 	desired, now := fingerprintOf(p.desired(), &unstructured.Unstructured{}).desired, time.Now()
 	p.mu.Lock()
@@ -325,7 +325,7 @@ func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error 
 		return nil
 	}
 	p.metrics.problems.WithLabelValues(why.reason).Inc()
-	p.log.Warn("not as upstream wants it, and its annotations have no room to say so", "reason", why.reason)
+	p.log.Warn("an object in the cluster is not as upstream wants it, and its annotations have no room for the problem", "reason", why.reason)
 	p.setProblem(ctx, *why)
 	return nil
 }
@@ -399,7 +399,7 @@ func (p *pass) reportStatus(ctx context.Context, inSync bool, said map[string]st
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bringing the status up: %w", err)
+		return nil, fmt.Errorf("copying the status upstream: %w", err)
 	}
 	p.metrics.statuses.Inc()
 	p.carrier.wroteUpstream(changed)

@@ -62,7 +62,7 @@ func Behind(upstream, downstream []unstructured.Unstructured, yields func(up, do
 			return fmt.Sprintf("%s/%s has %d replicas and should have %d", down.GetNamespace(), down.GetName(), have, want)
 		}
 		if !observed(down) {
-			return fmt.Sprintf("%s/%s has not been looked at since it changed", down.GetNamespace(), down.GetName())
+			return fmt.Sprintf("%s/%s has changed, and the cluster has not processed the change", down.GetNamespace(), down.GetName())
 		}
 	}
 	return ""
