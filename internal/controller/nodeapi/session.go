@@ -227,7 +227,12 @@ func (s *Session) Recv() (*nodev1.SessionOutput, error) {
 	} else {
 		err = ErrNodeLost
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errMisused):
+		// gRPC ends the stream of a message that is too large, which must not count as a lost node.
+		s.finish(err)
+		return nil, err
+	case err != nil:
 		// If the session had ended for another reason, this error follows from that.
 		s.finish(err)
 		return nil, s.end()
