@@ -20,7 +20,7 @@ case ${1:-} in
   *) echo "usage: bare.sh [--caches]" >&2; exit 2 ;;
 esac
 if [ "$(id -u)" -ne 0 ]; then
-  echo "a Debian is made and the demo is run in it as root: sudo hack/bare.sh" >&2
+  echo "this script builds a Debian and runs the demo in it: run it as root (sudo hack/bare.sh)" >&2
   exit 1
 fi
 
@@ -28,7 +28,7 @@ fi
 root=$(mktemp -d /var/tmp/rik-bare.XXXXXX)
 remove() {
   if grep -qF " $root/" /proc/self/mountinfo; then
-    echo "$root is not removed: something is mounted in it" >&2
+    echo "$root is not removed: a file system is mounted in it" >&2
     return
   fi
   rm -rf --one-file-system "$root"

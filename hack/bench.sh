@@ -12,9 +12,9 @@ export RIK_PRIVILEGED=1 RIK_BIN=$PWD/bin
 # What is measured is this source, whatever was built before. The physical clusters of the
 # benchmarks of many clusters are real ones.
 make --no-print-directory build "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager" testprograms
-hack/say.sh "building the floor: the control plane with nothing of rik's"
+hack/say.sh "building the baseline: the control plane without rik"
 go build -tags "$RIK_TAGS" -ldflags '-s -w' -o bin/floor ./bench/floor
 go test -c -tags "$RIK_TAGS" -o bin/bench.test ./bench
-hack/say.sh "measuring (some minutes; leave the machine alone meanwhile)"
+hack/say.sh "measuring (some minutes; do not use the machine meanwhile)"
 pattern=$(IFS='|'; echo "${*:-.}")
 (cd bench && ../bin/bench.test -test.run '^$' -test.bench "$pattern" -test.benchtime 1x -test.timeout 1h) 2>&1 | tee bin/bench.txt

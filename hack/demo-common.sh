@@ -31,7 +31,7 @@ alive() { [ -f "$dir/$1.pid" ] && grep -qsF "$dir/" "/proc/$(cat "$dir/$1.pid")/
 # machine or was killed. For demos that cannot go on with it.
 fresh() {
   [ -e "$dir" ] || return 0
-  say "an earlier demo ended without being stopped: removing what it left"
+  say "an earlier demo was not stopped: removing its processes and files"
   down
 }
 
@@ -66,7 +66,7 @@ await() {
   shift
   until "$@" >/dev/null 2>&1; do
     if [ $SECONDS -ge $end ] || ! all_alive; then
-      echo "gave up waiting for $what; the logs end with:" >&2
+      echo "timed out waiting for $what; the logs end with:" >&2
       tail -n 20 "$dir"/*.log >&2
       exit 1
     fi
@@ -80,7 +80,7 @@ node_ready() { "$bin/rikctl" wait --for=condition=Ready node/"$(hostname | tr '[
 # all_in_one TARGET: a cluster in one process, unless there is one. The target ends it.
 all_in_one() {
   if alive server; then
-    say "the demo runs already; make $1 stops it"
+    say "the demo already runs; make $1 stops it"
     return
   fi
   mkdir -p -m 0700 "$dir"
@@ -99,7 +99,7 @@ remove_all() {
     stop server
   fi
   if [ -d "$dir" ]; then
-    say "removing what the node made"
+    say "removing the files and devices of the node"
     "$bin/rik" purge --state-dir "$dir/state" --run-dir "$run" --cgroup-parent "/$name"
     rm -rf --one-file-system "$dir" "$run"
   fi

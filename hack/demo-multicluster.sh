@@ -72,7 +72,7 @@ start_all() {
 up() {
   need_root demo-multicluster
   if alive kcp; then
-    say "the demo runs already; make demo-multicluster-down stops it"
+    say "the demo already runs; make demo-multicluster-down stops it"
     return
   fi
   fresh
@@ -106,7 +106,7 @@ register() {
 
 negotiate() {
   local type
-  say "each cluster's types came with it; what they agree on waits to be published"
+  say "the types of both clusters are imported; their negotiated schemas are not published yet"
   for type in deployments.v1.apps workloads.v1alpha1.rik.dev; do
     await "$type" at kcp kubectl get negotiatedapiresource "$type"
   done
@@ -139,7 +139,7 @@ a_configmap() {
   await "the ConfigMap in east" has east configmaps hello
   await "the ConfigMap's end in west" hasnt west configmaps hello
   where configmaps hello
-  say "then nowhere"
+  say "then to no cluster"
   see kcp kubectl label configmap hello workloads.kcp.dev/cluster-
   await "the ConfigMap's end in east" hasnt east configmaps hello
   where configmaps hello
@@ -163,7 +163,7 @@ a_deployment() {
 
 a_workload() {
   hello_image
-  say "a Workload of rik goes to the rik cluster, which really runs it"
+  say "a Workload of rik goes to the rik cluster, which runs its instances"
   sed "s|IMAGE|oci:$dir/image:v1|" examples/hello/labeled.yaml >"$dir/workload.yaml"
   see kcp kubectl apply -f "$dir/workload.yaml"
   await "two instances" is 2 kcp get workload hello -o 'jsonpath={.status.readyReplicas}'
@@ -175,7 +175,7 @@ a_workload() {
     printf '%s says: ' "${instance##*/}"
     "$bin/rikctl" logs -n "${instance%%/*}" "${instance##*/}" --tail=1
   done
-  say "without its label it ends there"
+  say "without the label it is removed from there"
   see kcp kubectl label workload hello workloads.kcp.dev/cluster-
   await "the Workload's end in east" hasnt east workloads hello
   await "the end of its instances" none_running

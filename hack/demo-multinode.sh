@@ -27,7 +27,7 @@ all_ready() {
 up() {
   need_root demo-multinode
   if alive server; then
-    say "the demo runs already; make demo-multinode-down stops it"
+    say "the demo already runs; make demo-multinode-down stops it"
   else
     fresh
     mkdir -p -m 0700 "$dir"
@@ -69,14 +69,14 @@ up() {
   for from in $("$bin/rikctl" get instances -l rik.dev/workload=everywhere -o name); do
     for to in $("$bin/rikctl" get instances -l rik.dev/workload=everywhere -o name); do
       address=$("$bin/rikctl" get instance "${to##*/}" -o 'jsonpath={.status.address}')
-      printf '%s asks %-12s and hears: ' "${from##*/}" "$address"
+      printf '%s asks %-12s and receives: ' "${from##*/}" "$address"
       "$bin/rikctl" exec "${from##*/}" -- /hello -get "http://$address:8080"
     done
   done
-  printf '%s asks by name      and hears: ' "${from##*/}"
+  printf '%s asks by name      and receives: ' "${from##*/}"
   "$bin/rikctl" exec "${from##*/}" -- /hello -get http://everywhere.default.rik.local:8080
   for i in $nodes; do
-    printf 'this machine asks node-%s and hears: ' "$i"
+    printf 'this machine asks node-%s and receives: ' "$i"
     "$dir/hello" -get "http://$net.1$i:30080"
   done
 
@@ -98,7 +98,7 @@ down() {
     say "deleting the instances"
     "$bin/rikctl" delete workload --all --timeout=60s >/dev/null 2>&1 || true
   fi
-  say "stopping the nodes and the server, and removing what they made"
+  say "stopping the nodes and the server, and removing their files and devices"
   for i in $nodes; do
     stop "node-$i"
     if [ -e "/run/netns/$name-$i" ]; then

@@ -107,7 +107,7 @@ start_all() {
 
 register() {
   local cluster
-  say "registering both clusters in the kcp; they agree on what a Deployment is"
+  say "registering both clusters in the kcp; they negotiate the schema of Deployments"
   for cluster in $clusters; do
     see kcp rikctl cluster register "$cluster" --kubeconfig "$(place "$cluster")/admin.kubeconfig"
   done
@@ -121,14 +121,14 @@ carried() { at kcp kubectl get cluster "$1" -o 'jsonpath={.status.syncedResource
 
 # deploy makes the Deployment, and begins to ask once it can be reached.
 deploy() {
-  say "a Deployment of ten replicas; nobody says where"
+  say "a Deployment of ten replicas without a cluster"
   see kcp kubectl create deployment web --image "oci:$dir/image:v1" --replicas 10 --port 8080 -- /hello -listen :8080
   divided 5 5
-  say "its template changes: it gets a port of the nodes, and a probe; one cluster comes after the other"
+  say "its template changes: it gets a node port and a probe; the clusters are updated one after the other"
   see kcp kubectl patch deployment web --type=json --patch-file examples/split/outside.yaml
   see kcp kubectl rollout status deployment/web --timeout=120s
   await "both clusters to answer" answer
-  say "from here on the application is asked 50 times in a second, through all that follows"
+  say "from now on a client sends 50 requests a second to the application"
   begin stream "$dir/stream" -to "http://$(address east):30080,http://$(address west):30080"
 }
 answer() { "$dir/hello" -get "http://$(address east):30080" && "$dir/hello" -get "http://$(address west):30080"; }
@@ -140,31 +140,31 @@ scale() {
 }
 
 cut_off() {
-  say "pulling the cable of west"
+  say "disconnecting the cluster west"
   ip link set riksplit-west down
   await "the kcp to miss it" is False kcp get cluster west -o "$ready"
   see kcp rikctl get clusters
   see kcp rikctl why deployment/web
-  say "it is waited for ten seconds, as the Deployment says; then all seven run in east"
+  say "the Deployment has a grace period of ten seconds; then all seven replicas run in east"
   await "seven containers in east" run_there 7 3
   see kcp kubectl get deployments
   see kcp rikctl why deployment/web
   instances
-  say "west knows nothing of it, and still runs its three: docs/multicluster.md says how to fence such clusters"
+  say "west has not received this and still runs its three replicas; docs/multicluster.md shows how to fence such clusters"
 }
 
 mend() {
-  say "putting the cable back"
+  say "connecting the cluster west again"
   ip link set riksplit-west up
   await "west" is True kcp get cluster west -o "$ready"
-  say "the balance returns"
+  say "the replicas are balanced again"
   divided 4 3
   see kcp rikctl why deployment/web
 }
 
 # count ends the requests and says what became of them.
 count() {
-  say "what became of the requests"
+  say "the results of the requests"
   stop stream
   cat "$dir/stream.log"
 }
@@ -172,7 +172,7 @@ count() {
 up() {
   need_root demo-split
   if alive kcp; then
-    say "the demo runs already; make demo-split-down stops it"
+    say "the demo already runs; make demo-split-down stops it"
     return
   fi
   fresh
@@ -205,7 +205,7 @@ END
 cleanup() {
   local status=$?
   trap - EXIT
-  say "the demo did not come to its end: removing what it made"
+  say "the demo failed: removing its processes and files"
   down || true
   exit "$status"
 }
@@ -217,7 +217,7 @@ down() {
   # The kcp first: it would bring back what ends below it.
   say "stopping the kcp"
   stop kcp
-  say "stopping the clusters, and removing what their nodes made"
+  say "stopping the clusters, and removing the files and devices of their nodes"
   for cluster in $clusters; do
     stop "$cluster"
     if [ -e "/run/netns/$name-$cluster" ]; then

@@ -86,12 +86,12 @@ fetch_go() {
       curl -fsSL --retry 3 -o "$dir/zip" "$proxy/golang.org/toolchain/@v/$version.zip" && break
   done
   if ! [ -s "$dir/zip" ]; then
-    echo "Go cannot be fetched: set GOPROXY to a module proxy that this machine reaches, or install Go $minimum or newer (https://go.dev/doc/install)" >&2
+    echo "downloading Go failed: set GOPROXY to a module proxy that this machine reaches, or install Go $minimum or newer (https://go.dev/doc/install)" >&2
     return 1
   fi
   hack/progress.sh "unpacking $toolchain" unzip -q -d "$dir/module" "$dir/zip"
   if [ "$(hash "$dir/module")" != "$sum" ]; then
-    echo "the Go from $proxy is not used: its hash is $(hash "$dir/module"), and hack/toolchain.sum says $sum" >&2
+    echo "the Go from $proxy is not used: its hash is $(hash "$dir/module"), and hack/toolchain.sum has $sum" >&2
     return 1
   fi
   # What a Go that fetches another does: modules have no modes, and no go.mod below their own.

@@ -32,7 +32,7 @@ fetch() {
     package=$(newest)
   fi
   if [ -z "$package" ]; then
-    echo "apt knows no $meta: run apt-get update as root, or put a kernel and its initramfs into $out yourself" >&2
+    echo "apt does not have the package $meta: run apt-get update as root, or put a kernel and its initramfs into $out yourself" >&2
     return 1
   fi
   hack/say.sh "fetching the microVMs' kernel, $package"

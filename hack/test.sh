@@ -31,7 +31,7 @@ export GORACE=atexit_sleep_ms=100
 # Everything that runs here is a batch (sched(7)): a process that wakes up waits for the
 # end of another's time rather than interrupt it. Some ten wait for two cores, and each
 # change between them costs: two fifths fewer of them are a tenth of the processor time.
-chrt --batch --pid 0 $$ || echo "the tests go on as they are scheduled, which takes longer" >&2
+chrt --batch --pid 0 $$ || echo "the tests run with normal scheduling, which takes longer" >&2
 # Fresh memory costs a fault for each 4 KiB, on some virtual machines 16 us and more: there a
 # ninth of the processor time, and a fifth of what the race detector watches. Huge pages for
 # all, as is Debian's default, make that one for 2 MiB. A machine whose pages are never to be
@@ -81,7 +81,7 @@ packages() {
 
 # Under the race detector these try few cases; these are the promised numbers.
 properties() {
-  hack/say.sh "properties of what is pure, without the race detector"
+  hack/say.sh "property tests of pure functions, without the race detector"
   gotestsum --jsonfile "$logs/properties.json" --packages './internal/multicluster/schema ./internal/multicluster/negotiation/plan ./internal/multicluster/splitter ./internal/testkit/fencemodel' \
     -- -vet=off -count=1 -tags "$RIK_TAGS" -timeout $limit || failed=1
 }
@@ -89,7 +89,7 @@ properties() {
 # Tests on the kernel and the others of their packages, one package after the other: they
 # share it.
 privileged() {
-  root || { hack/say.sh "not root: the privileged and the end-to-end tests are left out"; return 0; }
+  root || { hack/say.sh "not root: skipping the privileged and the end-to-end tests"; return 0; }
   hack/say.sh "privileged tests, on the kernel, with the race detector"
   export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$logs/privileged.log
   rm -f "$RIK_PRIVILEGED_LOG"

@@ -17,7 +17,7 @@ func main() {
 	case os.Getpid() == 1:
 		guestinit.Main()
 	default:
-		fmt.Fprintln(os.Stderr, "rik-init is the init of a microVM, and is started by its kernel; see docs")
+		fmt.Fprintln(os.Stderr, "rik-init is the guest init of a microVM, and the kernel of the microVM starts it; see docs")
 		os.Exit(2)
 	}
 }

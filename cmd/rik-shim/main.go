@@ -34,7 +34,7 @@ func main() {
 func run(args []string) error {
 	var settings shim.Settings
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &settings) != nil {
-		return fmt.Errorf("the riklet starts this program; it is of no use by hand")
+		return fmt.Errorf("the riklet starts this program; do not start it yourself")
 	}
 	file := os.NewFile(shim.ListenFD, "listener")
 	listener, err := net.FileListener(file)

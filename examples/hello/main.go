@@ -19,11 +19,11 @@ import (
 )
 
 func main() {
-	listen := flag.String("listen", "", "address to answer HTTP on; none by default")
-	udp := flag.String("udp", "", "address to answer datagrams on; none by default")
-	get := flag.String("get", "", "print what this URL answers, and end")
-	ask := flag.String("ask", "", "print what this address answers to a datagram, and end")
-	kernel := flag.Bool("kernel", false, "print which kernel this runs on, and end")
+	listen := flag.String("listen", "", "address of the HTTP server; none by default")
+	udp := flag.String("udp", "", "address of the UDP server; none by default")
+	get := flag.String("get", "", "request this URL, print the answer, and exit")
+	ask := flag.String("ask", "", "send a datagram to this address, print the answer, and exit")
+	kernel := flag.Bool("kernel", false, "print the version of the kernel, and exit")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

@@ -54,7 +54,7 @@ func (c *count) print(out io.Writer, addresses []string, now time.Time) {
 	c.wait(now)
 	fmt.Fprintf(out, "requests  %d\n", c.total)
 	fmt.Fprintf(out, "failures  %d\n", c.failures)
-	fmt.Fprintf(out, "elsewhere %d answered by another address than the first that was asked\n", c.elsewhere)
+	fmt.Fprintf(out, "elsewhere %d answered by another address than the first requested one\n", c.elsewhere)
 	for _, address := range addresses {
 		fmt.Fprintf(out, "answers   %d by %s\n", c.by[address], address)
 	}

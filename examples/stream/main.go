@@ -28,11 +28,11 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	to := flag.String("to", "", "URLs to ask, with commas between them")
-	interval := flag.Duration("every", 20*time.Millisecond, "time from one request to the next")
-	timeout := flag.Duration("patience", 500*time.Millisecond, "how long an address has to answer")
-	avoid := flag.Duration("avoid", 2*time.Second, "how long an address that did not answer is asked last")
-	length := flag.Duration("for", 0, "end after this time; 0: when told to")
+	to := flag.String("to", "", "URLs to request, separated by commas")
+	interval := flag.Duration("every", 20*time.Millisecond, "interval of requests")
+	timeout := flag.Duration("patience", 500*time.Millisecond, "timeout of a request")
+	avoid := flag.Duration("avoid", 2*time.Second, "time for which an address that did not answer is used last")
+	length := flag.Duration("for", 0, "stop after this time; 0: run until a signal")
 	flag.Parse()
 	if *to == "" || *interval <= 0 || *timeout <= 0 {
 		flag.Usage()

@@ -15,10 +15,10 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	program := flag.String("program", "", "static program to put into the image")
-	ref := flag.String("ref", "latest", "tag of the image in its folder")
-	out := flag.String("out", "", "folder of the OCI layout")
-	shell := flag.Bool("shell", false, "add busybox with its shell")
+	program := flag.String("program", "", "static program in the image")
+	ref := flag.String("ref", "latest", "tag of the image in its directory")
+	out := flag.String("out", "", "directory of the OCI layout")
+	shell := flag.Bool("shell", false, "also add busybox with its shell")
 	flag.Parse()
 	if *program == "" || *out == "" {
 		flag.Usage()

@@ -42,9 +42,9 @@ var modules = []string{
 }
 
 func main() {
-	initFile := flag.String("init", "", "the program that becomes /init")
-	dir := flag.String("modules", "", "the kernel's modules, up to and with the directory kernel; none: all is built in")
-	out := flag.String("out", "", "the file to write")
+	initFile := flag.String("init", "", "program that becomes /init")
+	dir := flag.String("modules", "", "directory kernel of the kernel's modules; empty if the kernel has all modules built in")
+	out := flag.String("out", "", "file to write")
 	flag.Parse()
 	if err := pack(*initFile, *dir, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "initramfs:", err)
@@ -160,7 +160,7 @@ func needs(path string) ([]string, error) {
 	}
 	info, err := section.Data()
 	if err != nil {
-		return nil, fmt.Errorf("reading what the module %s says: %w", path, err)
+		return nil, fmt.Errorf("reading the metadata of the module %s: %w", path, err)
 	}
 	for entry := range strings.SplitSeq(string(info), "\x00") {
 		if list, found := strings.CutPrefix(entry, "depends="); found && list != "" {

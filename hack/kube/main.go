@@ -23,7 +23,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	dir := flag.String("dir", "", "folder for the cluster's files; must not exist")
+	dir := flag.String("dir", "", "directory for the cluster's files; must not exist")
 	kubeconfig := flag.String("kubeconfig", "", "file to write the administrator's kubeconfig to, once the cluster is ready")
 	flag.Parse()
 	if *dir == "" || *kubeconfig == "" {
@@ -40,7 +40,7 @@ func run(dir, kubeconfig string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("creating the cluster's folder: %w", err)
+		return fmt.Errorf("creating the cluster's directory: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	cluster, err := kube.Run(ctx, dir, kube.Options{ControllerManager: true, Kubelet: true})

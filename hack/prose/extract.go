@@ -18,6 +18,7 @@ type kind string
 const (
 	comment kind = "comment"
 	message kind = "message" // errors, events, conditions, log lines, flags
+	failure kind = "failure" // messages of tests
 	name    kind = "name"    // a declared name, as words
 	help    kind = "help"    // printed help in docs/reference
 )
@@ -166,7 +167,7 @@ func (e *extractor) visit(node ast.Node) bool {
 	return true
 }
 
-// concatenation is the value of literals that are joined by +. X replaces all
+// concatenation is the value of literals that are joined by +. "value" replaces all
 // other operands.
 func concatenation(n *ast.BinaryExpr) (string, bool) {
 	if n.Op != token.ADD {
@@ -186,7 +187,7 @@ func concatenation(n *ast.BinaryExpr) (string, bool) {
 				return s
 			}
 		}
-		return "X"
+		return "value"
 	}
 	joined := value(n)
 	return joined, literals > 0
@@ -210,12 +211,16 @@ func (e *extractor) message(at token.Pos, value string, raw bool) {
 		return
 	}
 	number := e.set.Position(at).Line
-	value = strings.ReplaceAll(verb.ReplaceAllString(value, "X"), "%%", "%")
-	paragraph := text{kind: message}
+	value = strings.ReplaceAll(verb.ReplaceAllString(value, "value"), "%%", "%")
+	of := message
+	if e.test {
+		of = failure
+	}
+	paragraph := text{kind: of}
 	for i, l := range strings.Split(value, "\n") {
 		if l = strings.TrimSpace(l); l == "" {
 			e.add(paragraph)
-			paragraph = text{kind: message}
+			paragraph = text{kind: of}
 			continue
 		}
 		at := number

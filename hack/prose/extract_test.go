@@ -46,11 +46,19 @@ func TestExtract(t *testing.T) {
 	}
 	want := map[kind][]string{
 		comment: {"Package p has a purpose.", "It has a list:", "the first item", "the second"},
-		message: {"reading the file X: X at 100%", "First line here. Second line there."},
+		message: {"reading the file value: value at 100%", "First line here. Second line there."},
 		name:    {"deletion timeout", "name", "page"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("extract (-want +got):\n%s", diff)
+	}
+}
+
+func TestMessagesOfTests(t *testing.T) {
+	t.Parallel()
+	texts, err := extract("p_test.go", []byte("package p\n\nconst x = \"the file is missing\"\n"))
+	if err != nil || len(texts) != 1 || texts[0].kind != failure {
+		t.Errorf("extract = %v, %v, want one text of the kind %s", texts, err, failure)
 	}
 }
 

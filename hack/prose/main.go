@@ -30,10 +30,10 @@ import (
 
 func main() {
 	var o options
-	flag.StringVar(&o.vale, "vale", "bin/vale", "the program vale")
+	flag.StringVar(&o.vale, "vale", "bin/vale", "path of the program vale")
 	flag.StringVar(&o.config, "config", ".vale/vale.ini", "vale's configuration")
 	flag.StringVar(&o.level, "level", "suggestion", "the lowest level that is shown: suggestion, warning or error")
-	flag.BoolVar(&o.counts, "counts", false, "print the number of hits of each rule in each directory instead of the hits")
+	flag.BoolVar(&o.counts, "counts", false, "print the number of hits of each rule in each directory, instead of the hits")
 	flag.Parse()
 	failed, err := run(o, flag.Args(), os.Stdout)
 	if err != nil {
@@ -219,7 +219,7 @@ func lint(o options, scratch string, sources map[string]source) ([]hit, error) {
 	for name, alerts := range found {
 		s, known := sources[name]
 		if !known {
-			return nil, errors.New("vale names a file that it was not given: " + name)
+			return nil, errors.New("vale reports an unknown file: " + name)
 		}
 		for _, a := range alerts {
 			hits = append(hits, hit{file: s.file, line: s.line(a), rule: a.Check, severity: a.Severity, message: a.Message})

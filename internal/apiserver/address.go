@@ -20,7 +20,7 @@ func serverHosts(cfg Config) ([]string, error) {
 	hosts := append([]string{"localhost", "127.0.0.1", "::1", cfg.ClusterName}, kubernetesNames...)
 	name, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("finding the host name: %w", err)
+		return nil, fmt.Errorf("reading the host name: %w", err)
 	}
 	addresses, err := interfaceAddresses()
 	if err != nil {
@@ -42,7 +42,7 @@ const instancesLink = "rik0"
 func interfaceAddresses() ([]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
-		return nil, fmt.Errorf("listing the links of this machine: %w", err)
+		return nil, fmt.Errorf("listing the network interfaces of this machine: %w", err)
 	}
 	var out []string
 	for _, link := range all {

@@ -30,7 +30,7 @@ func (v *revisions) current(ctx context.Context, wanted int64) (int64, error) {
 	}
 	answer, err := v.client.Get(ctx, "/rik.dev/cluster")
 	if err != nil {
-		return 0, fmt.Errorf("asking the datastore for its revision: %w", err)
+		return 0, fmt.Errorf("reading the revision of the datastore: %w", err)
 	}
 	for now := answer.Header.Revision; ; {
 		seen := v.seen.Load()

@@ -77,7 +77,7 @@ func (s *Server) bindCluster(ctx context.Context) error {
 			return err
 		}
 		if f.File == nil || f.File.ID != id.ID {
-			s.logger.Info("server belongs to a cluster", "cluster", id.ID, "datastore", f.Datastore, "new", s.found.start == clusterid.First)
+			s.logger.Info("the server belongs to a cluster", "cluster", id.ID, "datastore", f.Datastore, "new", s.found.start == clusterid.First)
 		}
 		return clusterid.Write(s.cfg.DataDir, clusterid.File{Identity: id, Datastore: f.Datastore})
 	})
@@ -126,7 +126,7 @@ func (c *credentials) fingerprints() (clusterid.Keys, error) {
 	keys := clusterid.Keys{Authority: clusterid.Fingerprint(c.authority.CertificatePEM()), Files: map[string][]string{}}
 	public, err := keyutil.PublicKeysFromFile(c.path(serviceAccountKeyFile))
 	if err != nil {
-		return keys, unreadable(c.path(serviceAccountKeyFile), "it is no PEM key, and every service account's token was signed with it", err)
+		return keys, unreadable(c.path(serviceAccountKeyFile), "it is not a PEM key, and the tokens of all service accounts are signed with it", err)
 	}
 	for _, key := range public {
 		der, err := x509.MarshalPKIXPublicKey(key)
@@ -147,7 +147,7 @@ func (c *credentials) fingerprints() (clusterid.Keys, error) {
 
 // unreadable returns the error for a damaged key file.
 func unreadable(path, what string, cause error) error {
-	err := fmt.Errorf("%w: %s is damaged: %s. Restore the file from a backup of the data directory. To have a new one made in its place, move it away and start the server once with %s",
+	err := fmt.Errorf("%w: %s is damaged: %s. Restore the file from a backup of the data directory. To create a new one instead, move the file away and start the server once with %s",
 		clusterid.ErrKeys, path, what, clusterid.FlagAcceptKeys)
 	return errors.Join(err, cause)
 }
@@ -156,11 +156,11 @@ func unreadable(path, what string, cause error) error {
 func encryptionKeys(path string) ([]string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the keys of stored Secrets: %w", err)
+		return nil, fmt.Errorf("reading the encryption keys of Secrets: %w", err)
 	}
 	var config apiserverv1.EncryptionConfiguration
 	if err := yaml.Unmarshal(data, &config); err != nil {
-		return nil, unreadable(path, "it is not an EncryptionConfiguration (the cause is not shown, for it may hold a key), and without it no stored Secret can be read", nil)
+		return nil, unreadable(path, "it is not an EncryptionConfiguration (the cause is not shown, because it may contain a key), and without it no stored Secret can be read", nil)
 	}
 	var secrets []string
 	for _, resource := range config.Resources {

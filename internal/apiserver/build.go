@@ -145,7 +145,7 @@ func (c *chain) configure(cfg Config) error {
 	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(c.control.ProxyTransport, generic.EgressSelector, generic.LoopbackClientConfig, generic.TracerProvider)
 	c.extensions, err = controlplaneapiserver.CreateAPIExtensionsConfig(*generic, informers, initializers, c.opts, serverCount, resolver, auth)
 	if err != nil {
-		return fmt.Errorf("configuring the types defined by CRDs: %w", err)
+		return fmt.Errorf("configuring the types of CRDs: %w", err)
 	}
 	c.extensions.ExtraConfig.CRDRESTOptionsGetter = sized{c.extensions.ExtraConfig.CRDRESTOptionsGetter}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(*generic, c.opts, informers, resolver, c.control.ProxyTransport, nil, initializers)
@@ -165,7 +165,7 @@ func (c *chain) secure(generic *genericapiserver.Config, cfg Config) error {
 	}
 	objects, err := metadata.NewForConfig(generic.LoopbackClientConfig)
 	if err != nil {
-		return fmt.Errorf("making a client for what syncers ask for: %w", err)
+		return fmt.Errorf("creating a client for the admission of syncers: %w", err)
 	}
 	clusters, err := syncerauth.NewClusters(objects)
 	if err != nil {
@@ -226,7 +226,7 @@ func (c *chain) create(cfg Config) error {
 	}
 	extensions, err := c.extensions.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
 	if err != nil {
-		return fmt.Errorf("creating the server of types defined by CRDs: %w", err)
+		return fmt.Errorf("creating the server of the types of CRDs: %w", err)
 	}
 	native, err := control.New(name, c.behindGate(extensions.GenericAPIServer))
 	if err != nil {
@@ -234,7 +234,7 @@ func (c *chain) create(cfg Config) error {
 	}
 	client, err := kubernetes.NewForConfig(control.Generic.LoopbackClientConfig)
 	if err != nil {
-		return fmt.Errorf("making a client for the native types: %w", err)
+		return fmt.Errorf("creating a client for the native types: %w", err)
 	}
 	providers, err := control.GenericStorageProviders(client.Discovery())
 	if err != nil {

@@ -135,7 +135,7 @@ func (c Config) Validate() error {
 		problems = append(problems, fmt.Errorf("cluster name %q: %s", c.ClusterName, strings.Join(faults, "; ")))
 	}
 	if c.Profile != ProfileCluster && c.Profile != ProfileKCP {
-		problems = append(problems, fmt.Errorf("profile %q is neither %q nor %q", c.Profile, ProfileCluster, ProfileKCP))
+		problems = append(problems, fmt.Errorf("profile %q is not %q or %q", c.Profile, ProfileCluster, ProfileKCP))
 	}
 	problems = append(problems, c.validateNames(), c.validateLegacy())
 	return errors.Join(problems...)
@@ -161,7 +161,7 @@ func (c Config) validateLegacy() error {
 		return fmt.Errorf("insecure legacy address: %w", err)
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("insecure legacy address %q is not a loopback IP address: it gives every caller full control", c.InsecureLegacyAddress)
+		return fmt.Errorf("insecure legacy address %q is not a loopback IP address, and the port gives every caller full control", c.InsecureLegacyAddress)
 	}
 	return nil
 }

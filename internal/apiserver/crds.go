@@ -37,7 +37,7 @@ func ensureCRDs(hook genericapiserver.PostStartHookContext) error {
 	}
 	client, err := clientset.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
-		return fmt.Errorf("making a client for the CRDs: %w", err)
+		return fmt.Errorf("creating a client for the CRDs: %w", err)
 	}
 	group, ctx := errgroup.WithContext(hook)
 	for _, crd := range crds {
@@ -61,7 +61,7 @@ func ensureCRD(ctx context.Context, client clientset.Interface, crd *apiextensio
 			last = discovered(ctx, client.Discovery().RESTClient(), crd)
 		}
 		if last != nil && last.Error() != before.Error() {
-			klog.FromContext(ctx).Info("A type of this server is not served yet", "crd", crd.Name, "err", last)
+			klog.FromContext(ctx).Info("a type of this server is not served yet", "crd", crd.Name, "err", last)
 		}
 		return last == nil, nil
 	})

@@ -85,7 +85,7 @@ func openCredentials(cfg Config, mayCreate bool) (*credentials, error) {
 		cfg.Logger.Warn(warning, "file", filepath.Join(c.path(pkiDir), pki.CertificateFile))
 	}
 	return c, errors.Join(
-		c.ensure(serviceAccountKeyFile, newServiceAccountKey, "every service account's token was signed with it"),
+		c.ensure(serviceAccountKeyFile, newServiceAccountKey, "the tokens of all service accounts are signed with it"),
 		c.ensure(encryptionFile, newEncryptionConfig, "without it no stored Secret can be read"),
 	)
 }
@@ -103,7 +103,7 @@ func (c *credentials) makePrivate(logger *slog.Logger) error {
 			return err
 		}
 		if wasOpen {
-			logger.Warn("other users could change the files in a directory of the server; its mode is 0700 now. Check that its files are yours", "directory", dir)
+			logger.Warn("other users could change the files in a directory of the server; its mode is now 0700. Check that its files were not changed", "directory", dir)
 		}
 	}
 	for _, name := range []string{KubeconfigFile, RIKConfigFile, nodeTokenFile} {
@@ -111,7 +111,7 @@ func (c *credentials) makePrivate(logger *slog.Logger) error {
 		if err != nil || info.Mode().Perm()&0o077 == 0 {
 			continue // a missing file is created later
 		}
-		logger.Warn("other users could read credentials; the file's mode is 0600 now. Replace the credentials if anyone may have read them", "file", c.path(name), "mode", info.Mode().Perm().String())
+		logger.Warn("other users could read credentials; the file's mode is now 0600. Replace the credentials if another user may have read them", "file", c.path(name), "mode", info.Mode().Perm().String())
 		if err := os.Chmod(c.path(name), 0o600); err != nil {
 			return fmt.Errorf("%s must be private: %w", c.path(name), err)
 		}
@@ -185,14 +185,14 @@ func (c *credentials) ensure(name string, content func() ([]byte, error), conseq
 		return pki.RefuseExposed(path)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("looking for %s: %w", path, err)
+		return fmt.Errorf("looking up %s: %w", path, err)
 	}
 	if !c.mayCreate {
 		return clusterid.Missing(path, consequence)
 	}
 	fresh, err := content()
 	if err != nil {
-		return fmt.Errorf("making %s: %w", path, err)
+		return fmt.Errorf("creating %s: %w", path, err)
 	}
 	return atomicfile.Write(path, fresh)
 }

@@ -16,10 +16,10 @@ import (
 var ErrLocked = errors.New("data directory is in use")
 
 // ErrExposed means that every user of the machine may replace files in the data directory.
-var ErrExposed = errors.New("data directory is writable for everyone")
+var ErrExposed = errors.New("data directory is writable for other users")
 
 // ErrProfile means that the data directory belongs to a server of another profile.
-var ErrProfile = errors.New("data directory was made with another profile")
+var ErrProfile = errors.New("data directory was created with another profile")
 
 // lockDataDir creates dir and locks it for the life of the process, or until the returned
 // function is called.
@@ -30,12 +30,12 @@ func lockDataDir(dir string) (func() error, error) {
 	// In a directory with the sticky bit, such as /tmp, other users cannot replace the server's
 	// files.
 	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o002 != 0 && info.Mode()&fs.ModeSticky == 0 {
-		return nil, fmt.Errorf("%w: %s has mode %04o: every user of this machine could replace the cluster's keys: run chmod go-w %s, and check that the files in it are yours", ErrExposed, dir, info.Mode().Perm(), dir)
+		return nil, fmt.Errorf("%w: %s has mode %04o, so other users of this machine can replace the cluster's keys: run chmod go-w %s, and check the owner of the files in it", ErrExposed, dir, info.Mode().Perm(), dir)
 	}
 	lock, err := lockfile.Take(filepath.Join(dir, "lock"))
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
-		return nil, fmt.Errorf("%w: %s runs on %s: stop it, or choose another data directory", ErrLocked, held.By, dir)
+		return nil, fmt.Errorf("%w: %s uses %s: stop that process, or choose another data directory", ErrLocked, held.By, dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("locking the data directory: %w", err)

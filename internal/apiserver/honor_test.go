@@ -89,7 +89,7 @@ func TestWhatIsNotHonoredIsRefused(t *testing.T) {
 	}{
 		"quota": {corev1.SchemeGroupVersion.WithResource("resourcequotas"), object("v1", "ResourceQuota", namespace, "q", map[string]any{
 			"spec": map[string]any{"hard": map[string]any{"count/configmaps": "1"}},
-		}), "not enforced"},
+		}), "does not enforce"},
 		"API behind a service": {schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 			object("apiregistration.k8s.io/v1", "APIService", "", "v1beta1.metrics.example.com", map[string]any{"spec": map[string]any{
 				"group": "metrics.example.com", "version": "v1beta1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),

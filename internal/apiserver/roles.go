@@ -112,18 +112,18 @@ func bootstrapBindings() []rbacv1.ClusterRoleBinding {
 func ensureRoles(hook genericapiserver.PostStartHookContext) error {
 	client, err := kubernetes.NewForConfig(hook.LoopbackClientConfig)
 	if err != nil {
-		return fmt.Errorf("making a client for the bootstrap roles: %w", err)
+		return fmt.Errorf("creating a client for the bootstrap roles: %w", err)
 	}
 	last := errors.New("the API server did not answer")
 	err = wait.PollUntilContextCancel(hook, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		before := last
 		if last = reconcileRoles(ctx, client.RbacV1()); last != nil && last.Error() != before.Error() {
-			klog.FromContext(ctx).Info("The bootstrap roles are not there yet", "err", last)
+			klog.FromContext(ctx).Info("the bootstrap roles do not exist yet", "err", last)
 		}
 		return last == nil, nil
 	})
 	if err != nil && hook.Err() == nil {
-		return fmt.Errorf("making the bootstrap roles: %w", last)
+		return fmt.Errorf("creating the bootstrap roles: %w", last)
 	}
 	return nil
 }

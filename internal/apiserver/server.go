@@ -181,7 +181,7 @@ func (s *Server) build(ctx context.Context) error {
 	}
 	routes, err := s.cfg.Routes(s)
 	if err != nil {
-		return fmt.Errorf("making the routes: %w", err)
+		return fmt.Errorf("creating the routes: %w", err)
 	}
 	return built.routes.install(built.outermost.GenericAPIServer, routes)
 }
@@ -255,7 +255,7 @@ func (s *Server) watch(ctx context.Context, served chan error) error {
 func (s *Server) runControllers(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(s.LoopbackConfig())
 	if err != nil {
-		return fmt.Errorf("making a client to ask for readiness: %w", err)
+		return fmt.Errorf("creating a client to check the readiness: %w", err)
 	}
 	// A full datastore does not prevent readiness here, because objects can still be deleted.
 	reported := time.Now()
@@ -318,14 +318,14 @@ func (s *Server) runKubernetes(ctx context.Context, client kubernetes.Interface)
 func (s *Server) runAdminLeaf(ctx context.Context) error {
 	s.creds.admin.Notify(func() {
 		if err := s.creds.writeAccess(s.cfg.ClusterName, s.url); err != nil {
-			s.logger.Error("administrator's credentials were not written", "err", err)
+			s.logger.Error("writing the administrator's credentials failed", "err", err)
 		}
 	})
 	return s.creds.admin.Run(ctx)
 }
 
 func (s *Server) runLegacy(ctx context.Context) error {
-	s.logger.Warn("insecure legacy port is open: every local user is an administrator", "address", s.legacy.Addr().String())
+	s.logger.Warn("the insecure legacy port is open: every local user is an administrator", "address", s.legacy.Addr().String())
 	return legacyhttp.Serve(ctx, s.legacy, s.Handler(), func(path string) bool {
 		route, ok := s.chain.routes.match(path)
 		return ok && route.Legacy

@@ -90,7 +90,7 @@ func tooLarge(err error) error {
 	return largeError{
 		StatusError: &apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: http.StatusRequestEntityTooLarge, Reason: metav1.StatusReasonRequestEntityTooLarge,
-			Message: fmt.Sprintf("the object is too large to be stored: it may have %d KiB, with what the server adds to it", storedKiB),
+			Message: fmt.Sprintf("the object is too large to be stored: the limit is %d KiB, including the fields that the server adds", storedKiB),
 		}},
 		status: status.New(codes.ResourceExhausted, asHandlersKnow),
 	}

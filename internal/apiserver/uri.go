@@ -13,7 +13,7 @@ const maxURI = 64 << 10
 func withURILimit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if size := max(len(r.RequestURI), len(r.URL.Path)+len(r.URL.RawQuery)); size > maxURI {
-			http.Error(w, fmt.Sprintf("the URI has %d bytes, and at most %d are served", size, maxURI), http.StatusRequestURITooLong)
+			http.Error(w, fmt.Sprintf("the URI has %d bytes, and the limit is %d", size, maxURI), http.StatusRequestURITooLong)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -30,7 +30,7 @@ func openAuthority(dataDir string, acceptKeys bool) (*pki.Authority, error) {
 	dir := filepath.Join(dataDir, "pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		if errors.Is(err, os.ErrPermission) {
-			return nil, fmt.Errorf("%w: run as root (sudo), or choose a directory of your own with --data-dir", err)
+			return nil, fmt.Errorf("%w: run as root (sudo), or choose a directory that you own with --data-dir", err)
 		}
 		return nil, err
 	}

@@ -63,52 +63,52 @@ func newFlags() flags {
 }
 
 func (f *flags) common(s *pflag.FlagSet) {
-	s.StringVar(&f.control.DataDir, "data-dir", env("DATABASE_LOCATION", defaultDataDir), "where the cluster's data, certificates and credentials are kept [DATABASE_LOCATION]")
-	s.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
-	s.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	s.StringVar(&f.control.DataDir, "data-dir", env("DATABASE_LOCATION", defaultDataDir), "directory of the cluster's data, certificates and credentials [DATABASE_LOCATION]")
+	s.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	s.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
 }
 
 func (f *flags) listening(s *pflag.FlagSet) {
-	s.StringVar(&f.control.BindAddress, "bind-address", "", "IP address to listen on; all by default")
-	s.StringSliceVar(&f.control.ExtraSANs, "tls-san", nil, "further host names and addresses for the server's certificates")
+	s.StringVar(&f.control.BindAddress, "bind-address", "", "IP address to listen on; all addresses by default")
+	s.StringSliceVar(&f.control.ExtraSANs, "tls-san", nil, "additional host names and IP addresses in the server's certificates")
 }
 
 func (f *flags) plane(s *pflag.FlagSet) {
 	s.IntVar(&f.control.Port, "port", f.control.Port, "port of the API (TLS) [PORT]")
 	f.port = s.Lookup("port")
-	s.IntVar(&f.control.NodePort, "node-port", f.control.NodePort, "port on which nodes reach the controller")
-	s.StringVar(&f.control.AdvertiseAddress, "advertise-address", "", "IP address at which other machines reach this one; found by default")
-	s.StringVar(&f.control.ClusterName, "cluster-name", "", "name in the generated configuration (default rik.local)")
-	s.StringVar(&f.control.DatastoreEndpoint, "datastore-endpoint", "", "https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
-	s.Var(&f.control.DatastoreQuota, "datastore-quota", "how large the database of the embedded etcd may become, such as 10Gi (default 8Gi)")
-	s.StringVar(&f.control.DatastoreCA, "datastore-cafile", "", "authority of the external datastore")
-	s.StringVar(&f.control.DatastoreCert, "datastore-certfile", "", "certificate for the external datastore")
-	s.StringVar(&f.control.DatastoreKey, "datastore-keyfile", "", "key for the external datastore")
-	s.BoolVar(&f.control.NewCluster, "new-cluster", false, "begin another cluster, although the data directory or the datastore belongs to one; for one start")
-	s.BoolVar(&f.control.AcceptKeys, "accept-keys", false, "go on with the keys that are in the data directory, although the cluster was used with others; for one start")
-	s.BoolVar(&f.control.LeaderElection, "leader-elect", false, "wait for other controllers on the same datastore to give up; always so on a datastore that is not in the data directory")
-	s.DurationVar(&f.control.ReplaceAfter, "replace-after", time.Minute, "silence of a node, counted from --node-timeout on, after which its instances are replaced; a workload may say otherwise")
-	s.StringVar(&f.control.Network.ClusterCIDR, "cluster-cidr", network.DefaultClusterCIDR, "range that the addresses of instances come from (IPv4)")
-	s.IntVar(&f.control.Network.NodeCIDRSize, "node-cidr-size", network.DefaultNodeCIDRSize, "prefix length of one node's share of it")
-	s.StringVar(&f.control.Network.ServiceCIDR, "service-cidr", network.DefaultServiceCIDR, "range that the virtual addresses of workloads come from (IPv4)")
-	s.StringVar(&f.control.NodePorts, "service-node-port-range", validation.DefaultNodePorts, "ports of nodes that workloads may have (nodePort, loadBalancer): a list of ports and ranges; rik's own only if named alone")
-	s.StringVar(&f.control.Network.Domain, "cluster-domain", network.DefaultDomain, "what the names of workloads end in")
-	s.DurationVar(&f.control.NodeValidity, "node-certificate-validity", 30*24*time.Hour, "life of a node's certificate; it renews itself")
+	s.IntVar(&f.control.NodePort, "node-port", f.control.NodePort, "port for the connections of nodes to the controller")
+	s.StringVar(&f.control.AdvertiseAddress, "advertise-address", "", "IP address at which other machines reach this one; detected by default")
+	s.StringVar(&f.control.ClusterName, "cluster-name", "", "name of the cluster in the generated configuration (default rik.local)")
+	s.StringVar(&f.control.DatastoreEndpoint, "datastore-endpoint", "", "external datastore: https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
+	s.Var(&f.control.DatastoreQuota, "datastore-quota", "maximum size of the embedded etcd's database, such as 10Gi (default 8Gi)")
+	s.StringVar(&f.control.DatastoreCA, "datastore-cafile", "", "file with the certificate authority of the external datastore")
+	s.StringVar(&f.control.DatastoreCert, "datastore-certfile", "", "file with the client certificate for the external datastore")
+	s.StringVar(&f.control.DatastoreKey, "datastore-keyfile", "", "file with the client key for the external datastore")
+	s.BoolVar(&f.control.NewCluster, "new-cluster", false, "begin a new cluster, even if the data directory or the datastore belongs to another cluster; use it for one start only")
+	s.BoolVar(&f.control.AcceptKeys, "accept-keys", false, "accept the keys in the data directory, even if the cluster was used with other keys; use it for one start only")
+	s.BoolVar(&f.control.LeaderElection, "leader-elect", false, "wait until no other controller of the same datastore is active; always set with a datastore outside of the data directory")
+	s.DurationVar(&f.control.ReplaceAfter, "replace-after", time.Minute, "time after --node-timeout without reports of a node, after which its instances are replaced; a workload can override it")
+	s.StringVar(&f.control.Network.ClusterCIDR, "cluster-cidr", network.DefaultClusterCIDR, "address range of instances (IPv4)")
+	s.IntVar(&f.control.Network.NodeCIDRSize, "node-cidr-size", network.DefaultNodeCIDRSize, "prefix length of each node's pod CIDR in --cluster-cidr")
+	s.StringVar(&f.control.Network.ServiceCIDR, "service-cidr", network.DefaultServiceCIDR, "address range of cluster IPs (IPv4)")
+	s.StringVar(&f.control.NodePorts, "service-node-port-range", validation.DefaultNodePorts, "node ports that workloads may use (nodePort, loadBalancer): a list of ports and ranges; a port that rik itself uses must be listed as a single port")
+	s.StringVar(&f.control.Network.Domain, "cluster-domain", network.DefaultDomain, "domain of the names of workloads")
+	s.DurationVar(&f.control.NodeValidity, "node-certificate-validity", 30*24*time.Hour, "validity of a node's certificate; the node renews it")
 }
 
 func (f *flags) schedulerPorts(s *pflag.FlagSet) {
-	s.IntVar(&f.scheduler.WorkerPort, "worker-port", f.scheduler.WorkerPort, "port on which nodes reach the scheduler")
-	s.BoolVar(&f.scheduler.Packing, "pack", false, "fill nodes one after the other instead of spreading")
+	s.IntVar(&f.scheduler.WorkerPort, "worker-port", f.scheduler.WorkerPort, "port for the connections of nodes to the scheduler")
+	s.BoolVar(&f.scheduler.Packing, "pack", false, "fill one node after the other instead of spreading instances")
 }
 
 // nodeTimeout adds the flag for the scheduler's timeout of each node. The controller uses it for
 // all nodes while it has no scheduler.
 func (f *flags) nodeTimeout(s *pflag.FlagSet) {
-	s.DurationVar(&f.scheduler.NodeTimeout, "node-timeout", scheduler.DefaultNodeTimeout, "silence of a node, or of the scheduler for the controller, after which nothing is placed there and its instances count as Unknown")
+	s.DurationVar(&f.scheduler.NodeTimeout, "node-timeout", scheduler.DefaultNodeTimeout, "time without reports of a node (or, for the controller, of the scheduler) after which the node gets no instances and its instances become Unknown")
 }
 
 func (f *flags) legacy(s *pflag.FlagSet) {
-	s.BoolVar(&f.insecureLegacy, "insecure-legacy", false, "serve the published protocols too, on loopback, without encryption or identity: every local user is then an administrator")
+	s.BoolVar(&f.insecureLegacy, "insecure-legacy", false, "also serve the published protocols on loopback, without encryption and authentication: every local user is then an administrator")
 }
 
 // schedulerSettings returns the scheduler's settings with those that it shares with the control
@@ -145,9 +145,9 @@ func (f *flags) validate(parts ...func() []error) error {
 func (f *flags) validateCommon() []error {
 	var problems []error
 	if f.control.DataDir == "" {
-		problems = append(problems, errors.New("--data-dir is empty: name the directory that keeps the cluster's data, such as "+defaultDataDir))
+		problems = append(problems, errors.New("--data-dir is empty: set it to a directory for the cluster's data, such as "+defaultDataDir))
 	} else if info, err := os.Stat(f.control.DataDir); err == nil && !info.IsDir() {
-		problems = append(problems, fmt.Errorf("--data-dir %s is a file: name a directory", f.control.DataDir))
+		problems = append(problems, fmt.Errorf("--data-dir %s is a file: use a directory", f.control.DataDir))
 	}
 	if a := f.control.BindAddress; a != "" && net.ParseIP(a) == nil {
 		problems = append(problems, fmt.Errorf("--bind-address %q is not an IP address", a))
@@ -159,7 +159,7 @@ func (f *flags) validatePlane() []error {
 	var problems []error
 	if text := os.Getenv("PORT"); f.port != nil && !f.port.Changed && text != "" {
 		if _, err := strconv.Atoi(text); err != nil {
-			problems = append(problems, fmt.Errorf("PORT=%q is not a port: set another in the environment, or use --port", text))
+			problems = append(problems, fmt.Errorf("PORT=%q is not a port: set another value in the environment, or use --port", text))
 		}
 	}
 	if _, err := f.control.Network.Parse(); err != nil {
@@ -170,7 +170,7 @@ func (f *flags) validatePlane() []error {
 	}
 	problems = append(problems, notNegative("--replace-after", f.control.ReplaceAfter)...)
 	if v := f.control.NodeValidity; v < minNodeValidity {
-		problems = append(problems, fmt.Errorf("--node-certificate-validity %s is too short: nodes need %s at least to renew theirs", v, minNodeValidity))
+		problems = append(problems, fmt.Errorf("--node-certificate-validity %s is too short: nodes need at least %s to renew their certificates", v, minNodeValidity))
 	}
 	for _, f := range []struct{ flag, file string }{
 		{"--datastore-cafile", f.control.DatastoreCA}, {"--datastore-certfile", f.control.DatastoreCert}, {"--datastore-keyfile", f.control.DatastoreKey},
@@ -217,7 +217,7 @@ func ports(flags map[string]int) []error {
 			problems = append(problems, fmt.Errorf("%s %d is not a port: use 1 to %d", flag, port, math.MaxUint16))
 		}
 		if other := of[port]; port != 0 && other != "" {
-			problems = append(problems, fmt.Errorf("%s and %s are both %d: give each a port of its own", other, flag, port))
+			problems = append(problems, fmt.Errorf("%s and %s are both %d: use a different port for each", other, flag, port))
 		}
 		of[port] = flag
 	}

@@ -96,7 +96,7 @@ func rikCommand() *cobra.Command {
 		Short: "rik runs containers, microVMs and processes on one machine or many",
 		Long: "rik runs containers, microVMs and processes on one machine or many.\n\n" +
 			"Start here: rik server, then rikctl get nodes. rik deploy, rik get and rik delete are\n" +
-			"rikctl's commands of these names; rikctl has many more.",
+			"the commands of rikctl with these names; rikctl has many more.",
 	}
 	command.AddCommand(serverCommand(), simulateCommand())
 	command.AddCommand(node.Commands()...)
@@ -135,7 +135,7 @@ func serverCommand() *cobra.Command {
 	f.schedulerPorts(c.Flags())
 	f.nodeTimeout(c.Flags())
 	f.legacy(c.Flags())
-	c.Flags().BoolVar(&f.noAgent, "no-agent", false, "run no instances on this machine")
+	c.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not run instances on this machine")
 	f.node.AddFlags(c.Flags())
 	return c
 }
@@ -144,7 +144,7 @@ func controllerCommand() *cobra.Command {
 	f := newFlags()
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "Run the API server and the controller alone",
+		Short: "Run only the API server and the controller",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withLog(&f, func(log *slog.Logger) error { return runController(c.Context(), &f, log) })
@@ -156,7 +156,7 @@ func controllerCommand() *cobra.Command {
 	f.nodeTimeout(c.Flags())
 	f.legacy(c.Flags())
 	c.Flags().StringVar(&f.schedulerURL, "scheduler-url", env("SCHEDULER_URL", "http://localhost:4996"),
-		"where the scheduler awaits the controller; TLS with the cluster's authority whatever the scheme [SCHEDULER_URL]")
+		"address of the scheduler; the connection always uses TLS with the cluster's certificate authority [SCHEDULER_URL]")
 	return c
 }
 
@@ -164,7 +164,7 @@ func schedulerCommand() *cobra.Command {
 	f := newFlags()
 	c := &cobra.Command{
 		Use:   "scheduler",
-		Short: "Run the scheduler alone",
+		Short: "Run only the scheduler",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withLog(&f, func(log *slog.Logger) error { return runScheduler(c.Context(), &f, log) })
@@ -174,7 +174,7 @@ func schedulerCommand() *cobra.Command {
 	f.listening(c.Flags())
 	f.schedulerPorts(c.Flags())
 	f.nodeTimeout(c.Flags())
-	c.Flags().IntVar(&f.scheduler.ControllerPort, "scheduler-port", f.scheduler.ControllerPort, "port for the controller")
+	c.Flags().IntVar(&f.scheduler.ControllerPort, "scheduler-port", f.scheduler.ControllerPort, "port for the connection of the controller")
 	f.legacy(c.Flags())
 	return c
 }

@@ -24,7 +24,7 @@ func markControlPlane(ctx context.Context, c client.Client, name string, log *sl
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+role+`":""}}}`))
 		err := c.Patch(ctx, n, patch)
 		if err != nil {
-			log.Debug("the server's own node cannot be labeled yet", "node", name, "err", err)
+			log.Debug("labeling the server's own node failed; trying again", "node", name, "err", err)
 		}
 		return err == nil, nil
 	})

@@ -110,7 +110,7 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 func schedulerAddress(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
-		return "", errors.Join(fmt.Errorf("%w: --scheduler-url %q is not like https://localhost:4996", errUsage, raw), err)
+		return "", errors.Join(fmt.Errorf("%w: --scheduler-url %q does not have the form https://localhost:4996", errUsage, raw), err)
 	}
 	if u.Port() == "" {
 		return net.JoinHostPort(u.Hostname(), "4996"), nil

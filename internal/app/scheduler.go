@@ -81,7 +81,7 @@ func newBrain(ctx context.Context, s SchedulerSettings, withController bool, aut
 func openPorts(ctx context.Context, c *scheduler.Config, s SchedulerSettings, withController bool, config *tls.Config) error {
 	workers, err := listener.Listen(ctx, s.BindAddress, s.WorkerPort, "--worker-port")
 	if err != nil {
-		return fmt.Errorf("serving nodes' schedules: %w", err)
+		return fmt.Errorf("serving nodes at the scheduler: %w", err)
 	}
 	c.Workers = append(c.Workers, scheduler.Endpoint{Listener: s.Connections.Limit(workers), TLS: config})
 	if withController {

@@ -141,7 +141,7 @@ func (c ControlPlane) nodePorts() (validation.NodePorts, error) {
 		{Protocol: rik.ProtocolUDP, Port: names}: "the nodes' name servers", {Protocol: rik.ProtocolTCP, Port: names}: "the nodes' name servers",
 	}
 	for port, what := range map[int]string{
-		c.Port: "the API", c.NodePort: "nodes that reach the controller", c.WorkerPort: "nodes that reach the scheduler", schedulerPort: "the scheduler",
+		c.Port: "the API", c.NodePort: "connections of nodes to the controller", c.WorkerPort: "connections of nodes to the scheduler", schedulerPort: "the scheduler",
 	} {
 		own[validation.OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what //nolint:gosec // a port
 	}
@@ -308,7 +308,7 @@ func (p *plane) ensureToken(ctx context.Context) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	token, err := p.tokens.Create(ctx, jointoken.Options{Description: "made at the first start, kept in " + path})
+	token, err := p.tokens.Create(ctx, jointoken.Options{Description: "created at the first start, saved in " + path})
 	if err != nil {
 		return err
 	}

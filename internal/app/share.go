@@ -24,7 +24,7 @@ func shareConfig(dataDir string, log *slog.Logger) {
 	switch {
 	case errors.Is(err, fs.ErrExist):
 	case err != nil:
-		log.Warn("no configuration for the user behind sudo", "user", name, "err", err)
+		log.Warn("writing a configuration for rikctl failed", "user", name, "err", err)
 	default:
 		log.Info("wrote a configuration for rikctl", "user", name, "path", path)
 	}

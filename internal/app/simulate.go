@@ -42,7 +42,7 @@ func simulateCommand() *cobra.Command {
 	var s simulation
 	c := &cobra.Command{
 		Use:   "simulate",
-		Short: "Join many simulated nodes that speak the real protocol and run nothing",
+		Short: "Join many simulated nodes, which use the real protocol and run nothing",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withLog(&f, func(log *slog.Logger) error {
@@ -54,14 +54,14 @@ func simulateCommand() *cobra.Command {
 		},
 	}
 	f.common(c.Flags())
-	c.Flags().IntVar(&s.nodes, "nodes", 10, "how many")
-	c.Flags().IntVar(&s.zones, "zones", 0, "spread them over so many zones")
-	c.Flags().StringVar(&s.scheduler, "scheduler", "127.0.0.1:4995", "where the scheduler awaits nodes")
-	c.Flags().StringVar(&s.cpu, "cpu", "32", "cores of each")
-	c.Flags().StringVar(&s.memory, "memory", "256Gi", "memory of each")
-	c.Flags().StringVar(&s.disk, "disk", "1Ti", "disk of each")
-	c.Flags().Int64Var(&s.instances, "instances", 250, "how many instances each takes")
-	c.Flags().DurationVar(&s.delay, "start-delay", 0, "how long an instance takes to run")
+	c.Flags().IntVar(&s.nodes, "nodes", 10, "number of nodes")
+	c.Flags().IntVar(&s.zones, "zones", 0, "number of zones over which the nodes are spread")
+	c.Flags().StringVar(&s.scheduler, "scheduler", "127.0.0.1:4995", "address of the scheduler for nodes")
+	c.Flags().StringVar(&s.cpu, "cpu", "32", "cores of each node")
+	c.Flags().StringVar(&s.memory, "memory", "256Gi", "memory of each node")
+	c.Flags().StringVar(&s.disk, "disk", "1Ti", "disk of each node")
+	c.Flags().Int64Var(&s.instances, "instances", 250, "maximum number of instances on each node")
+	c.Flags().DurationVar(&s.delay, "start-delay", 0, "time until an instance runs")
 	return c
 }
 
@@ -71,7 +71,7 @@ func (s *simulation) validate() []error {
 		problems = append(problems, fmt.Errorf("--scheduler: %w", err))
 	}
 	if s.nodes < 1 {
-		problems = append(problems, fmt.Errorf("--nodes %d: one at least", s.nodes))
+		problems = append(problems, fmt.Errorf("--nodes %d: use at least 1", s.nodes))
 	}
 	return append(problems, notNegative("--start-delay", s.delay)...)
 }
@@ -139,7 +139,7 @@ func (s *simulation) admit(ctx context.Context, name string) (types.UID, error) 
 		err = s.api.Get(ctx, client.ObjectKeyFromObject(n), n)
 	}
 	if err != nil {
-		return "", fmt.Errorf("making node %s: %w", name, err)
+		return "", fmt.Errorf("creating node %s: %w", name, err)
 	}
 	return n.UID, nil
 }

@@ -86,10 +86,10 @@ func (c *Config) Validate() error {
 		problems = append(problems, errors.New("SchedulerDial is required"))
 	}
 	if c.Identity == "" {
-		problems = append(problems, errors.New("an Identity is required"))
+		problems = append(problems, errors.New("Identity is required"))
 	}
 	if c.ReplaceAfter < 0 || c.NodeTimeout < 0 || c.Writes < 0 {
-		problems = append(problems, errors.New("ReplaceAfter, NodeTimeout and Writes may not be negative"))
+		problems = append(problems, errors.New("ReplaceAfter, NodeTimeout and Writes must not be negative"))
 	}
 	_, err := c.Network.Parse()
 	return errors.Join(append(problems, err)...)
@@ -174,20 +174,20 @@ func (c *Controller) connect() error {
 	}
 	c.client, err = client.New(config, client.Options{HTTPClient: shared, Scheme: Scheme, Mapper: mapper()})
 	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
+		return fmt.Errorf("creating a client: %w", err)
 	}
 	acting := rest.CopyConfig(config)
 	acting.Wrap(func(inner http.RoundTripper) http.RoundTripper { return active{inner, c.leads} })
 	if c.acting, err = client.New(acting, client.Options{Scheme: Scheme, Mapper: mapper()}); err != nil {
-		return fmt.Errorf("making a client: %w", err)
+		return fmt.Errorf("creating a client: %w", err)
 	}
 	c.clients, err = kubernetes.NewForConfigAndClient(config, shared)
 	if err != nil {
-		return fmt.Errorf("making a clientset: %w", err)
+		return fmt.Errorf("creating a clientset: %w", err)
 	}
 	c.cache, err = cache.New(config, cacheOptions(shared))
 	if err != nil {
-		return fmt.Errorf("making a cache: %w", err)
+		return fmt.Errorf("creating a cache: %w", err)
 	}
 	return nil
 }
@@ -239,7 +239,7 @@ func (c *Controller) compete(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was told to end
 		}
-		c.config.Logger.Warn("no longer the active controller", "again", electionPause, "err", err)
+		c.config.Logger.Warn("this is not the active controller any more", "again", electionPause, "err", err)
 		pause.For(ctx, electionPause)
 	}
 	return nil
@@ -274,7 +274,7 @@ func (c *Controller) lead(ctx context.Context, number int64) error {
 	if err != nil {
 		return err
 	}
-	c.config.Logger.Info("this is the active controller", "term", number, "cluster", cluster)
+	c.config.Logger.Info("this is the active controller now", "term", number, "cluster", cluster)
 	t := newTerm(c, number, cluster)
 	c.setActive(t)
 	defer c.setActive(nil)

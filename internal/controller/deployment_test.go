@@ -175,7 +175,7 @@ func TestDeploymentIsNotRolledBackBeside(t *testing.T) {
 			return err.Error()
 		}
 		for i := range list.Items {
-			if list.Items[i].Reason == "RollbackRefused" && strings.Contains(list.Items[i].Note, "Deployment shop says what runs") {
+			if list.Items[i].Reason == "RollbackRefused" && strings.Contains(list.Items[i].Note, "Deployment shop controls this workload") {
 				return ""
 			}
 		}

@@ -41,7 +41,7 @@ type lead func(ctx context.Context, term int64) error
 func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 	err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making namespace %s: %w", name, err)
+		return fmt.Errorf("creating namespace %s: %w", name, err)
 	}
 	return nil
 }
@@ -50,7 +50,7 @@ func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 // when an operator has confirmed that nodes obeyed terms above that of a restored Lease.
 const annotationTermBase = "rik.dev/term-base"
 
-var errRaised = errors.New("leaving the term for a higher one, which an operator has confirmed")
+var errRaised = errors.New("ending this term, because an operator has confirmed a higher one")
 
 // termOf returns the term of a Lease's holder. Every change of holder adds one, and every run
 // is a new holder. The first holder has 0 changes.
@@ -121,7 +121,7 @@ func takeLease(ctx context.Context, c client.Client, identity string, now func()
 		return c.Update(ctx, lease)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("taking lease %s/%s: %w", Namespace, LeaseName, err)
+		return 0, fmt.Errorf("acquiring lease %s/%s: %w", Namespace, LeaseName, err)
 	}
 	return term, nil
 }

@@ -33,7 +33,7 @@ func (c *Controller) WhyHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		namespace, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, WhyPath), "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			refuse(w, http.StatusNotFound, "the path is "+WhyPath+"<namespace>/<instance>")
+			refuse(w, http.StatusNotFound, "the path must be "+WhyPath+"<namespace>/<instance>")
 			return
 		}
 		if !reads(w, r) {
@@ -70,13 +70,13 @@ func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string)
 	switch status.Code(err) {
 	case codes.OK:
 	case codes.NotFound:
-		refuse(w, http.StatusNotFound, "asking the scheduler: "+status.Convert(err).Message())
+		refuse(w, http.StatusNotFound, "requesting the explanation from the scheduler: "+status.Convert(err).Message())
 		return
 	case codes.Unavailable, codes.DeadlineExceeded:
 		c.withoutScheduler(w, status.Convert(err).Message())
 		return
 	default:
-		refuse(w, http.StatusServiceUnavailable, "asking the scheduler: "+status.Convert(err).Message())
+		refuse(w, http.StatusServiceUnavailable, "requesting the explanation from the scheduler: "+status.Convert(err).Message())
 		return
 	}
 	body, err := protojson.MarshalOptions{UseProtoNames: false, EmitUnpopulated: true}.Marshal(answer)
@@ -131,7 +131,7 @@ func (c *Controller) MetricsHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		what := strings.TrimPrefix(r.URL.Path, MetricsPath)
 		if what != "nodes" && what != "instances" {
-			refuse(w, http.StatusNotFound, "the path is "+MetricsPath+"nodes or "+MetricsPath+"instances")
+			refuse(w, http.StatusNotFound, "the path must be "+MetricsPath+"nodes or "+MetricsPath+"instances")
 			return
 		}
 		if !reads(w, r) {
@@ -234,7 +234,7 @@ func reads(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	w.Header().Set("Allow", "GET, HEAD")
-	refuse(w, http.StatusMethodNotAllowed, "only GET is possible here")
+	refuse(w, http.StatusMethodNotAllowed, "only GET is allowed")
 	return false
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // errNotActive refuses an action that only the active controller may do.
-var errNotActive = errors.New("this is not the active controller any more: its lease has ended")
+var errNotActive = errors.New("this is not the active controller any more: its lease has expired")
 
 // leadership stores until when this controller is active. It uses the monotonic clock, which
 // continues while a process is stopped and which no one can set. A controller that was stopped
@@ -229,7 +229,7 @@ func (c *Controller) establish(ctx context.Context) error {
 		if err := raiseTerm(ctx, c.client, begun); err != nil {
 			return err
 		}
-		return fmt.Errorf("%w: the lease counts below term %d, which the datastore knows", errRaised, begun)
+		return fmt.Errorf("%w: the term of the lease is below term %d, which the datastore contains", errRaised, begun)
 	}
 	return err
 }

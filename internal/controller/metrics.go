@@ -25,7 +25,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "rik", Subsystem: "controller", Name: "instance_writes_total",
-			Help: "Writes of Instances, by what was written.",
+			Help: "Writes of Instances, by the kind of write.",
 		}, []string{"verb"}),
 		scheduling: scheduling.NewMetrics(),
 	}
@@ -39,9 +39,9 @@ func newMetrics() *metrics {
 			return 0
 		}))
 	}
-	gauge("term", "Term of this controller while it is the active one, else 0.", func(t *term) float64 { return float64(t.number) })
-	gauge("instances_waiting", "Instances that wait for a pass.", func(t *term) float64 { return float64(t.instances.Waiting()) })
-	gauge("workloads_waiting", "Workloads that wait for a pass.", func(t *term) float64 { return float64(t.workloads.Waiting()) })
+	gauge("term", "Term of this controller while it is the active one, otherwise 0.", func(t *term) float64 { return float64(t.number) })
+	gauge("instances_waiting", "Instances that wait to be reconciled.", func(t *term) float64 { return float64(t.instances.Waiting()) })
+	gauge("workloads_waiting", "Workloads that wait to be reconciled.", func(t *term) float64 { return float64(t.workloads.Waiting()) })
 	return m
 }
 

@@ -241,7 +241,7 @@ func (t *term) attach(ctx context.Context) error {
 		return !slices.ContainsFunc(t.registrations, behind), nil
 	})
 	if err != nil {
-		return fmt.Errorf("reading what exists: %w", err)
+		return fmt.Errorf("reading the existing objects: %w", err)
 	}
 	return nil
 }

@@ -69,7 +69,9 @@ func TestTransitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		after := seconds(t, 10, 600, "fence")
 		parts := map[string]func(proven, now time.Time) (fencing.State, time.Time){
-			"controller": func(proven, now time.Time) (fencing.State, time.Time) { return fencing.AtController(proven, after, now) },
+			"controller": func(proven, now time.Time) (fencing.State, time.Time) {
+				return fencing.AtController(proven, after, now)
+			},
 			"node": func(proven, now time.Time) (fencing.State, time.Time) {
 				n := fencing.Node{After: after}
 				if !proven.IsZero() {

@@ -129,14 +129,14 @@ func (a *Authority) Warning(now time.Time) string {
 	from, to := a.certificate.NotBefore, a.certificate.NotAfter
 	switch {
 	case now.Before(from):
-		return fmt.Sprintf("certificate authority is valid from %s, and this machine's clock says %s: every TLS connection fails until then; set the clock if it is wrong", from.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("certificate authority is valid from %s, and this machine's clock shows %s: every TLS connection fails until then; set the clock if it is wrong", from.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	case now.Add(expiresSoon).After(to):
 		return fmt.Sprintf("certificate authority expires on %s: %s", to.Format(time.RFC3339), replaceAuthority)
 	}
 	return ""
 }
 
-const replaceAuthority = "to replace it, stop the server, move " + CertificateFile + " and " + KeyFile + " away and start it once with --accept-keys; every node then joins again with a token, and clients need the new " + adminFiles
+const replaceAuthority = "to replace it, stop the server, move " + CertificateFile + " and " + KeyFile + " away, and start it once with --accept-keys. Every node then joins again with a token, and clients need the new " + adminFiles
 
 const adminFiles = "admin.kubeconfig or config.yaml"
 
@@ -151,13 +151,13 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 		return nil, fmt.Errorf("%w: %w", ErrForeign, err)
 	}
 	if !certificate.IsCA || certificate.KeyUsage&x509.KeyUsageCertSign == 0 {
-		return nil, fmt.Errorf("%w: the certificate of %q may not sign others", ErrForeign, certificate.Subject)
+		return nil, fmt.Errorf("%w: the certificate of %q is not a CA certificate", ErrForeign, certificate.Subject)
 	}
 	if !samePublicKey(certificate.PublicKey, key.Public()) {
 		return nil, fmt.Errorf("%w: the key does not belong to the certificate", ErrForeign)
 	}
 	if now := time.Now(); now.After(certificate.NotAfter) {
-		return nil, fmt.Errorf("%w: on %s; this machine's clock says %s. If the clock is wrong, set it. Otherwise, %s",
+		return nil, fmt.Errorf("%w: on %s, and this machine's clock shows %s. If the clock is wrong, set it. Otherwise, %s",
 			ErrExpired, certificate.NotAfter.Format(time.RFC3339), now.UTC().Format(time.RFC3339), replaceAuthority)
 	}
 	return newAuthority(certificate, key), nil
@@ -196,11 +196,11 @@ func create(dir string) (*Authority, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("signing the authority's own certificate: %w", err)
+		return nil, fmt.Errorf("signing the certificate of the authority: %w", err)
 	}
 	certificate, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("reading back the authority's own certificate: %w", err)
+		return nil, fmt.Errorf("reading the new certificate of the authority: %w", err)
 	}
 	keyPEM, err := encodeKey(key)
 	if err != nil {
@@ -273,7 +273,7 @@ func newKey() (*ecdsa.PrivateKey, error) {
 func newSerial() (*big.Int, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("drawing a serial number: %w", err)
+		return nil, fmt.Errorf("generating a serial number: %w", err)
 	}
 	return serial.Add(serial, big.NewInt(1)), nil
 }

@@ -106,7 +106,7 @@ func TestLoadOrCreateRefuses(t *testing.T) {
 			}
 			write(t, dir, CertificateFile, certPEM)
 			write(t, dir, KeyFile, keyPEM)
-		}, ErrForeign, "may not sign"},
+		}, ErrForeign, "is not a CA certificate"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestSignCSRRefuses(t *testing.T) {
 	}{
 		{"empty", nil, time.Hour, "no PEM certificate request"},
 		{"a certificate", a.CertificatePEM(), time.Hour, "no PEM certificate request"},
-		{"too long", bytes.Repeat([]byte("x"), maxCSRBytes+1), time.Hour, "at most"},
+		{"too long", bytes.Repeat([]byte("x"), maxCSRBytes+1), time.Hour, "and the limit is"},
 		{"not DER", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: []byte("x")}), time.Hour, "parsing"},
 		{"tampered", tamper(t, good), time.Hour, "signature"},
 		{"weak RSA", csrWith(t, weakRSA(t)), time.Hour, "too weak"},

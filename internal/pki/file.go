@@ -13,7 +13,7 @@ func RefuseExposed(path string) error {
 		return fmt.Errorf("checking the mode of a private key: %w", err)
 	}
 	if mode := info.Mode().Perm(); mode&others != 0 {
-		return fmt.Errorf("%w: %s has mode %04o: run chmod 0600 %s, and replace the key if anyone may have read it", ErrExposed, path, mode, path)
+		return fmt.Errorf("%w: %s has mode %04o: run chmod 0600 %s, and replace the key if another user may have read it", ErrExposed, path, mode, path)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ const minRSABits = 2048
 // proves that the requester has the private key.
 func (a *Authority) SignCSR(csrPEM []byte, subject pkix.Name, validity time.Duration) ([]byte, error) {
 	if len(csrPEM) > maxCSRBytes {
-		return nil, fmt.Errorf("certificate request has %d bytes, at most %d are read", len(csrPEM), maxCSRBytes)
+		return nil, fmt.Errorf("certificate request has %d bytes, and the limit is %d", len(csrPEM), maxCSRBytes)
 	}
 	block, _ := pem.Decode(csrPEM)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -51,15 +51,15 @@ func checkStrength(key crypto.PublicKey) error {
 	switch k := key.(type) {
 	case *ecdsa.PublicKey:
 		if bits := k.Curve.Params().BitSize; bits < 256 {
-			return fmt.Errorf("an ECDSA key of %d bits is too weak, at least 256 are asked for", bits)
+			return fmt.Errorf("an ECDSA key of %d bits is too weak: use 256 bits or more", bits)
 		}
 	case *rsa.PublicKey:
 		if bits := k.N.BitLen(); bits < minRSABits {
-			return fmt.Errorf("an RSA key of %d bits is too weak, at least %d are asked for", bits, minRSABits)
+			return fmt.Errorf("an RSA key of %d bits is too weak: use %d bits or more", bits, minRSABits)
 		}
 	case ed25519.PublicKey:
 	default:
-		return fmt.Errorf("keys of type %T are not signed", key)
+		return fmt.Errorf("keys of type %T are not supported", key)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func NewCSR(subject pkix.Name) (csrPEM, keyPEM []byte, err error) {
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: subject}, key)
 	if err != nil {
-		return nil, nil, fmt.Errorf("making a certificate request: %w", err)
+		return nil, nil, fmt.Errorf("creating a certificate request: %w", err)
 	}
 	keyPEM, err = encodeKey(key)
 	if err != nil {

@@ -54,10 +54,10 @@ type Leaf struct {
 // issues a new one. It blocks for as long as Issue does.
 func NewLeaf(ctx context.Context, cfg LeafConfig) (*Leaf, error) {
 	if cfg.Issue == nil {
-		return nil, errors.New("a leaf needs a way to be issued")
+		return nil, errors.New("a leaf certificate needs an issuer")
 	}
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
-		return nil, errors.New("a leaf is kept in two files or in none")
+		return nil, errors.New("a leaf certificate needs a file for the certificate and a file for the key, or neither")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -95,14 +95,14 @@ func (l *Leaf) load() (bool, error) {
 		return false, fmt.Errorf("reading a key: %w", err)
 	}
 	if err := RefuseExposed(l.cfg.KeyFile); err != nil {
-		l.cfg.Logger.Warn("stored certificate is not used any more, issuing another", "file", l.cfg.CertFile, "err", err)
+		l.cfg.Logger.Warn("the stored certificate is outdated; issuing another", "file", l.cfg.CertFile, "err", err)
 		return false, nil
 	}
 	pair, err := parsePair(certPEM, keyPEM)
 	if err != nil {
 		// The two files are replaced one after the other, so a crash in between leaves a pair
 		// that does not match.
-		l.cfg.Logger.Warn("stored certificate is unusable, issuing another", "file", l.cfg.CertFile, "err", err)
+		l.cfg.Logger.Warn("the stored certificate cannot be read; issuing another", "file", l.cfg.CertFile, "err", err)
 		return false, nil
 	}
 	if isDue(pair.Leaf, time.Now()) {
@@ -110,7 +110,7 @@ func (l *Leaf) load() (bool, error) {
 	}
 	if l.cfg.Accept != nil {
 		if err := l.cfg.Accept(pair.Leaf); err != nil {
-			l.cfg.Logger.Info("stored certificate no longer fits, issuing another", "file", l.cfg.CertFile, "reason", err)
+			l.cfg.Logger.Info("the stored certificate does not match its settings any more; issuing another", "file", l.cfg.CertFile, "reason", err)
 			return false, nil
 		}
 	}
@@ -158,7 +158,7 @@ func (l *Leaf) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil //nolint:nilerr // it was told to end
 			}
-			l.cfg.Logger.Error("certificate was not renewed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter, "err", err)
+			l.cfg.Logger.Error("renewing a certificate failed", "subject", l.current().Leaf.Subject.CommonName, "notAfter", l.current().Leaf.NotAfter, "err", err)
 			if !pause.For(ctx, retryRenewal) {
 				return nil
 			}

@@ -237,7 +237,7 @@ func TestSuspendTellsWhy(t *testing.T) {
 	s := newSite(t)
 	s.workload(t, "web", "")
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, ExitOK)
-	s.do(t, "suspend", "web-one").check(t, ExitConflict, "no node has it yet")
+	s.do(t, "suspend", "web-one").check(t, ExitConflict, "it has no node yet")
 	s.do(t, "suspend", "nobody").check(t, ExitNotFound, "nobody")
 	s.do(t, "suspend").check(t, ExitUsage, "requires at least 1 arg")
 	s.do(t, "resume", "pod/web").check(t, ExitUsage, "neither an instance nor a workload")

@@ -95,7 +95,7 @@ func TestPortForwardRefusals(t *testing.T) {
 	}
 	_ = conn.Close()
 	deadline := time.After(time.Minute)
-	for !strings.Contains(b.err.String(), "no connections to nodes") {
+	for !strings.Contains(b.err.String(), "not connected to nodes") {
 		select {
 		case <-deadline:
 			t.Fatalf("told was %q", b.err)

@@ -391,7 +391,7 @@ func TestServerWithoutNodes(t *testing.T) {
 	s.workload(t, "web", "")
 	s.do(t, "logs", "workload/web").check(t, ExitError, "workload web has no instances", "create instance -w web")
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-1").check(t, ExitOK)
-	s.do(t, "logs", "web-1").check(t, ExitConflict, "no node has it yet")
+	s.do(t, "logs", "web-1").check(t, ExitConflict, "it has no node yet")
 	s.do(t, "logs", "gone").check(t, ExitNotFound, "gone")
 	s.do(t, "exec", "web-1", "--", "ls").check(t, ExitError, "web-1 is Pending, not Running", "describe instance web-1")
 	s.runningOn(t, "web-1", s.node(t))

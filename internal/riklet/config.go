@@ -32,7 +32,7 @@ const (
 )
 
 // ErrNotRoot is returned if the riklet does not run as root.
-var ErrNotRoot = errors.New("the riklet must run as root: it mounts file systems, makes namespaces and writes cgroups")
+var ErrNotRoot = errors.New("the riklet must run as root: it mounts file systems, creates namespaces and writes cgroups")
 
 // Host is what a driver or a network receives from the riklet.
 type Host struct {
@@ -170,10 +170,10 @@ func (c *Config) Validate() error {
 	problems = append(problems, c.validatePeers()...)
 	problems = append(problems, c.ValidateNode()...)
 	if c.Driver.Make == nil || len(c.Driver.Kinds) == 0 {
-		problems = append(problems, errors.New("no driver: the node could run nothing"))
+		problems = append(problems, errors.New("no driver is configured, so the node cannot run instances"))
 	}
 	if c.MetricsInterval < 0 {
-		problems = append(problems, errors.New("the metrics' interval must not be negative"))
+		problems = append(problems, errors.New("the metrics interval must not be negative"))
 	}
 	if !c.Unprivileged {
 		problems = append(problems, requireRoot(os.Geteuid()))
@@ -203,7 +203,7 @@ func (c *Config) validatePeers() []error {
 	}
 	// One identity serves both connections, so both peers must be in the same process or neither.
 	if (c.DialScheduler == nil) != (c.DialController == nil) {
-		problems = append(problems, errors.New("either both peers are in the process or none"))
+		problems = append(problems, errors.New("DialScheduler and DialController must be set together: both peers run in this process, or neither does"))
 	}
 	if c.Token != (jointoken.Token{}) {
 		if err := c.Token.Validate(); err != nil {
@@ -235,7 +235,7 @@ func (c *Config) ValidateNode() []error {
 		switch taint.Effect {
 		case rikv1alpha1.TaintNoSchedule, rikv1alpha1.TaintPreferNoSchedule, rikv1alpha1.TaintNoExecute:
 		default:
-			problems = append(problems, fmt.Errorf("taint %q: the effect %q is none of NoSchedule, PreferNoSchedule and NoExecute", taint.Text(), taint.Effect))
+			problems = append(problems, fmt.Errorf("taint %q: the effect %q must be NoSchedule, PreferNoSchedule or NoExecute", taint.Text(), taint.Effect))
 		}
 	}
 	for name, q := range c.Reserved {
@@ -244,7 +244,7 @@ func (c *Config) ValidateNode() []error {
 		}
 	}
 	if c.MaxInstances < 0 {
-		problems = append(problems, fmt.Errorf("the most instances, %d, must not be negative", c.MaxInstances))
+		problems = append(problems, fmt.Errorf("the maximum number of instances, %d, must not be negative", c.MaxInstances))
 	}
 	for name, address := range map[string]string{"internal": c.InternalAddress, "external": c.ExternalAddress} {
 		if address != "" && net.ParseIP(address) == nil {

@@ -30,7 +30,7 @@ func (r *Riklet) probe(ctx context.Context) {
 	for kind, able := range r.cfg.Driver.Probes {
 		group.Go(func() {
 			notYet := func(err error, pause time.Duration) {
-				r.cfg.Logger.Warn("this node does not run a kind", "kind", kind, "err", err, "again", pause)
+				r.cfg.Logger.Warn("this node cannot run a kind of workload", "kind", kind, "err", err, "again", pause)
 			}
 			if untilAble(ctx, able, notYet) {
 				r.offer(kind)
@@ -69,6 +69,6 @@ func (r *Riklet) offer(kind rikv1alpha1.WorkloadKind) {
 		s.Info.Kinds = append(s.Info.Kinds, kind)
 		slices.Sort(s.Info.Kinds)
 	})
-	r.cfg.Logger.Info("node runs a further kind", "kind", kind)
+	r.cfg.Logger.Info("this node can now run a further kind of workload", "kind", kind)
 	r.scheduler.Reconnect()
 }

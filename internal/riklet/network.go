@@ -47,7 +47,7 @@ func (r *Riklet) refresh() *rikv1alpha1.NodeStatus {
 	if address == "" || address == facts.Info.InternalAddress {
 		return facts
 	}
-	r.cfg.Logger.Info("node has another address", "node", r.cfg.NodeName, "address", address, "before", facts.Info.InternalAddress)
+	r.cfg.Logger.Info("the node's address changed", "node", r.cfg.NodeName, "address", address, "before", facts.Info.InternalAddress)
 	facts = r.amend(func(s *rikv1alpha1.NodeStatus) { s.Info.InternalAddress = address })
 	r.readdress(facts)
 	return facts
@@ -125,7 +125,7 @@ func (r *Riklet) lookForPorts() (changed bool) {
 	}
 	found, err := r.ports.reader.Look(own)
 	if err != nil {
-		r.cfg.Logger.Warn("ports in use are not known", "err", err)
+		r.cfg.Logger.Warn("listing the ports in use failed", "err", err)
 		return false
 	}
 	instances := r.manager.HostPorts()

@@ -87,7 +87,7 @@ func New(cfg Config) (*Riklet, error) {
 func (r *Riklet) open() error {
 	for _, dir := range []string{r.cfg.StateDir, r.cfg.RunDir} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("making the riklet's directory: %w", err)
+			return fmt.Errorf("creating the riklet's directory: %w", err)
 		}
 	}
 	var err error
@@ -180,7 +180,7 @@ func (r *Riklet) makeNetwork() error {
 	}
 	network, err := r.cfg.Network(r.host())
 	if err != nil {
-		return fmt.Errorf("making the node's network: %w", err)
+		return fmt.Errorf("creating the node's network: %w", err)
 	}
 	r.network = network
 	r.readdress(r.status)
@@ -291,10 +291,10 @@ func (r *Riklet) belong() {
 	}
 	moved, err := r.ledger.Belong(cluster)
 	if err != nil {
-		r.cfg.Logger.Error("the cluster is kept in memory only", "err", err)
+		r.cfg.Logger.Error("saving the cluster failed; it is only in memory", "err", err)
 	}
 	if moved {
-		r.cfg.Logger.Warn("node is of another cluster now; it stops the instances of the one before", "count", len(r.manager.List()))
+		r.cfg.Logger.Warn("the node belongs to another cluster now; it stops the instances of the former cluster", "count", len(r.manager.List()))
 	}
 }
 
@@ -306,7 +306,7 @@ func (r *Riklet) outside(ctx context.Context, cause error) error {
 		if running == 0 {
 			return cause
 		}
-		r.cfg.Logger.Error("node is not part of a cluster; its instances go on", "count", running, "err", cause)
+		r.cfg.Logger.Error("the node is not part of a cluster; its instances continue to run", "count", running, "err", cause)
 	}
 	<-ctx.Done()
 	return nil

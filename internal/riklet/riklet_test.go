@@ -336,7 +336,7 @@ func TestValidateNamesEveryProblem(t *testing.T) {
 	if err == nil {
 		t.Fatal("Validate() = nil")
 	}
-	for _, want := range []string{"No_Name", "relative", `"host"`, "join token", "-bad-", `label "ok"`, "Sometimes", "reserved cpu", "nowhere", "no driver", "most instances", `value of taint "k=b c:Sometimes"`} {
+	for _, want := range []string{"No_Name", "relative", `"host"`, "join token", "-bad-", `label "ok"`, "Sometimes", "reserved cpu", "nowhere", "no driver", "number of instances", `value of taint "k=b c:Sometimes"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() does not name %q:\n%v", want, err)
 		}

@@ -102,7 +102,7 @@ func (e *Endpoint) validate() error {
 	case e.Listener == nil:
 		return errors.New("listener is missing")
 	case e.Trusted && e.TLS != nil:
-		return errors.New("trusted and TLS exclude each other")
+		return errors.New("trusted and TLS must not be set together")
 	case e.Trusted && !inProcess(e.Listener.Addr()):
 		return fmt.Errorf("trusted is only for listeners inside the process, not for %s", e.Listener.Addr())
 	case !e.Trusted && e.TLS == nil:

@@ -88,7 +88,7 @@ func (s *Scheduler) send(
 			case <-session.out.ready:
 				continue
 			case <-session.replaced:
-				return status.Error(codes.Aborted, "another controller took over")
+				return status.Error(codes.Aborted, "another controller has become active")
 			case err := <-received:
 				return err
 			}
@@ -102,7 +102,7 @@ func (s *Scheduler) send(
 		session.out.done()
 		select {
 		case <-session.replaced:
-			return status.Error(codes.Aborted, "another controller took over")
+			return status.Error(codes.Aborted, "another controller has become active")
 		default:
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if hello.Term < s.term {
-		return nil, status.Errorf(codes.FailedPrecondition, "term %d is over: term %d has begun", hello.Term, s.term)
+		return nil, status.Errorf(codes.FailedPrecondition, "term %d has ended: term %d has begun", hello.Term, s.term)
 	}
 	session := &controllerStream{
 		name: hello.Controller, term: hello.Term,
@@ -130,7 +130,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	session.put(aboutSession, "", &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Welcome{
 		Welcome: &schedulerv1.Welcome{Scheduler: s.config.Name},
 	}})
-	s.log.Info("controller joined", "controller", hello.Controller, "term", hello.Term)
+	s.log.Info("controller connected", "controller", hello.Controller, "term", hello.Term)
 	return session, nil
 }
 
@@ -143,7 +143,7 @@ func (s *Scheduler) end(session *controllerStream) {
 	}
 	s.controller = nil
 	s.inventory.Interrupt()
-	s.log.Info("controller left", "controller", session.name, "term", session.term)
+	s.log.Info("controller disconnected", "controller", session.name, "term", session.term)
 }
 
 // handle applies one message of the controller. The caller holds mu.
@@ -188,7 +188,7 @@ func factsOf(in *schedulerv1.Instance) inventory.Facts {
 func (s *Scheduler) setNode(m *schedulerv1.Node) {
 	object := &rikv1alpha1.Node{}
 	if err := object.Unmarshal(m.Object); err != nil {
-		s.log.Error("node from the controller cannot be read", "node", m.Name, "err", err)
+		s.log.Error("a node from the controller cannot be read", "node", m.Name, "err", err)
 		return
 	}
 	object.Name = m.Name
@@ -215,7 +215,7 @@ func (s *Scheduler) removeNode(name string) {
 func (s *Scheduler) setTemplate(m *schedulerv1.Template) {
 	template := &rikv1alpha1.InstanceTemplate{}
 	if err := template.Unmarshal(m.Object); err != nil {
-		s.log.Error("template from the controller cannot be read", "revision", m.Revision, "err", err)
+		s.log.Error("a revision from the controller cannot be read", "revision", m.Revision, "err", err)
 		return
 	}
 	s.inventory.SetTemplate(m.Revision, template)
@@ -248,7 +248,7 @@ func (s *Scheduler) setGone(uid string) {
 func (s *Scheduler) setStop(m *schedulerv1.Stop) {
 	in := s.inventory.SetStop(m.Uid, inventory.Stop{GraceSeconds: m.GraceSeconds, Force: m.Force})
 	if in == nil {
-		s.log.Debug("stop of an unknown instance", "instance", m.Uid)
+		s.log.Debug("the controller stops an unknown instance", "instance", m.Uid)
 		return
 	}
 	// A proposed instance waits for its acknowledgment: only then is it certain whether a node
@@ -286,7 +286,7 @@ func (s *Scheduler) synced() {
 		s.observe(o)
 	}
 	stats := s.inventory.Stats()
-	s.log.Info("controller is synced", "term", s.term, "nodes", stats.ReadyNodes, "pending", stats.Pending, "bound", stats.Bound)
+	s.log.Info("the controller has sent its complete state", "term", s.term, "nodes", stats.ReadyNodes, "pending", stats.Pending, "bound", stats.Bound)
 }
 
 func (s *Scheduler) fullReport(c inventory.Connectivity) *schedulerv1.NodeReport {
@@ -352,11 +352,11 @@ func (c *controllerService) Explain(ctx context.Context, r *schedulerv1.ExplainR
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.inventory.Ready() {
-		return nil, status.Error(codes.Unavailable, "the scheduler waits for the controller's listing")
+		return nil, status.Error(codes.Unavailable, "the scheduler waits for the complete state of the controller")
 	}
 	e, ok := c.inventory.Explain(r.Uid)
 	if !ok {
-		return nil, status.Errorf(codes.NotFound, "instance %q is not known to the scheduler", r.Uid)
+		return nil, status.Errorf(codes.NotFound, "the scheduler does not have instance %q", r.Uid)
 	}
 	out := &schedulerv1.Explanation{NodeName: e.Node, Summary: e.Summary}
 	for _, v := range e.Verdicts {

@@ -47,10 +47,10 @@ func (g gate) node(ctx context.Context, name string) (uid types.UID, err error) 
 	}
 	subject := certificate.Subject
 	if !slices.Contains(subject.Organization, rikv1alpha1.GroupNodes) {
-		return "", status.Errorf(codes.PermissionDenied, "%q is not a node: its certificate is not of %s", subject.CommonName, rikv1alpha1.GroupNodes)
+		return "", status.Errorf(codes.PermissionDenied, "%q is not a node: its certificate does not have the group %s", subject.CommonName, rikv1alpha1.GroupNodes)
 	}
 	if subject.CommonName != rikv1alpha1.NodeUserPrefix+name {
-		return "", status.Errorf(codes.PermissionDenied, "%q may not register as node %q", subject.CommonName, name)
+		return "", status.Errorf(codes.PermissionDenied, "%q must not register as node %q", subject.CommonName, name)
 	}
 	return types.UID(subject.SerialNumber), nil
 }

@@ -211,7 +211,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"no TLS":             {Config{Workers: []Endpoint{{Listener: real}}}, "workers[0]: TLS is missing"},
 		"one-sided TLS":      {Config{Workers: []Endpoint{{Listener: real, TLS: &tls.Config{}}}}, "client certificates"},
 		"trusted port":       {Config{Workers: []Endpoint{{Listener: real, Trusted: true}}}, "inside the process"},
-		"trusted with TLS":   {Config{Workers: []Endpoint{{Listener: memory, Trusted: true, TLS: mutual}}}, "exclude"},
+		"trusted with TLS":   {Config{Workers: []Endpoint{{Listener: memory, Trusted: true, TLS: mutual}}}, "must not be set together"},
 		"legacy on the net":  {Config{LegacyWorker: anywhere}, "not a loopback"},
 		"legacy on loopback": {Config{LegacyWorker: real}, ""},
 		"timeout too short":  {Config{NodeTimeout: time.Second}, "longer than"},

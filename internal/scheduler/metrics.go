@@ -22,12 +22,12 @@ func newMetrics() *metrics {
 	}
 	return &metrics{
 		proposals:    counter("bindings_proposed_total", "Bindings proposed to the controller."),
-		unplaced:     counter("unplaced_told_total", "Explanations told of instances that found no node."),
-		displaced:    counter("displaced_total", "Instances asked to go for one of higher priority."),
-		observations: counter("observations_forwarded_total", "Observations handed to the controller."),
-		dispatched:   counter("orders_dispatched_total", "Orders to run or stop given to nodes."),
+		unplaced:     counter("unplaced_told_total", "Explanations sent about instances without a suitable node."),
+		displaced:    counter("displaced_total", "Instances preempted by instances of higher priority."),
+		observations: counter("observations_forwarded_total", "Observations sent to the controller."),
+		dispatched:   counter("orders_dispatched_total", "Orders to run or stop instances sent to nodes."),
 		rounds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: "rik", Subsystem: "scheduler", Name: "round_seconds", Help: "Duration of a round of placing.",
+			Namespace: "rik", Subsystem: "scheduler", Name: "round_seconds", Help: "Duration of a placement round.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 8),
 		}),
 	}
@@ -47,7 +47,7 @@ func (s *Scheduler) register(r prometheus.Registerer) error {
 	m := s.metrics
 	collectors := []prometheus.Collector{
 		m.proposals, m.unplaced, m.displaced, m.observations, m.dispatched, m.rounds,
-		gauge("nodes_ready", "Nodes that take instances.", func() int { return s.inventory.Stats().ReadyNodes }),
+		gauge("nodes_ready", "Nodes that accept instances.", func() int { return s.inventory.Stats().ReadyNodes }),
 		gauge("instances_pending", "Instances that wait for a node.", func() int { return s.inventory.Stats().Pending }),
 		gauge("instances_bound", "Instances that hold resources of a node.", func() int { return s.inventory.Stats().Bound }),
 	}

@@ -69,10 +69,10 @@ func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Obser
 	case in == nil && s.asks(o.NodeName):
 		// The full set that the node receives does not contain the instance. The node waits for a
 		// confirmation if it has too many such instances.
-		s.log.Warn("node has an instance that the cluster has no record of", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
+		s.log.Warn("a node reports an instance that the cluster has no record of", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
 		s.acknowledge(o)
 	default:
-		s.log.Warn("node has an instance that is not its own", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
+		s.log.Warn("a node reports an instance that belongs to another node", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
 		s.condemn(o.Uid, o.NodeName)
 		s.acknowledge(o)
 	}

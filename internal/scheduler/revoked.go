@@ -22,7 +22,7 @@ const (
 
 var (
 	errDeleted = errors.New("the Node of the certificate was deleted")
-	errTaken   = errors.New("the name is that of another node")
+	errTaken   = errors.New("the name belongs to another node")
 )
 
 // await gives the controller time to send the Node of a node that has just joined.
@@ -93,7 +93,7 @@ func (s *Scheduler) expel(name string) bool {
 	delete(s.registers, name)
 	s.inventory.Leave(name)
 	close(session.revoked)
-	s.log.Info("node was deleted and is sent away", "node", name)
+	s.log.Info("refused a node whose Node object was deleted", "node", name)
 	return true
 }
 
@@ -110,13 +110,13 @@ func (s *Scheduler) sendAway(session *workerStream, stream workerServer) error {
 		return err
 	}
 	return status.Errorf(codes.PermissionDenied,
-		"node %q was deleted from the cluster, and its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", session.name)
+		"node %q was deleted from the cluster, which revoked its certificate. To join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", session.name)
 }
 
 // refuseTaken returns the refusal of a node whose name belongs to another node. The instances
 // on the refused node keep running.
 func refuseTaken(name string) error {
 	return status.Errorf(codes.PermissionDenied,
-		"node %q of this cluster is another one than the certificate was given for, and the cluster has no record of that one: delete the Node (rikctl delete node %s) if its machine is gone, "+
-			"or remove identity.pem from this one's state directory and start it with another --node-name and a token of `rikctl token create`", name, name)
+		"the certificate does not belong to node %q of this cluster, and the cluster has no record of the certificate. Delete the Node (rikctl delete node %s) if its machine does not exist any more, "+
+			"or remove identity.pem from the state directory of this node and start it with another --node-name and a token of `rikctl token create`", name, name)
 }

@@ -193,7 +193,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 		t.Errorf("another unknown node: %v, want it admitted", err)
 	}
 	other := s.agent("u8")
-	if _, err := other.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "is another one") {
+	if _, err := other.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "does not belong to node") {
 		t.Errorf("an unknown node with the name of a known one: %v, want PermissionDenied and no order", err)
 	}
 	// Deleting the Node also revokes the certificate that was confirmed for it.

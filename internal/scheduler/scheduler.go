@@ -228,7 +228,7 @@ func (s *Scheduler) round() (next time.Duration, more bool) {
 // expire reports lost nodes to the controller.
 func (s *Scheduler) expire(now time.Time) {
 	for _, name := range s.inventory.Expire(now) {
-		s.log.Warn("node is lost", "node", name, "timeout", s.timeout)
+		s.log.Warn("a node is lost", "node", name, "timeout", s.timeout)
 		s.report(&schedulerv1.NodeReport{Name: name})
 		s.tidyRegister(name)
 	}

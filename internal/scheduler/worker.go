@@ -159,7 +159,7 @@ func (s *Scheduler) order(session *workerStream, stream workerServer, received <
 }
 
 func errReplaced(node string) error {
-	return status.Errorf(codes.Aborted, "node %q connected anew", node)
+	return status.Errorf(codes.Aborted, "node %q has opened another connection", node)
 }
 
 // join admits a node. The same riklet may connect again at any time. Another riklet with the
@@ -177,7 +177,7 @@ func (s *Scheduler) join(session *workerStream) error {
 	old := s.workers[session.name]
 	if old != nil && s.inventory.Connectivity(session.name).Connected {
 		if why := another(old, session); why != "" {
-			s.log.Warn("node is refused", "node", session.name, "from", session.from, "connected", old.from, "err", why)
+			s.log.Warn("refused a node", "node", session.name, "from", session.from, "connected", old.from, "err", why)
 			return status.Error(codes.AlreadyExists, why)
 		}
 	}
@@ -199,7 +199,7 @@ func (s *Scheduler) join(session *workerStream) error {
 		s.confirm(session)
 	}
 	s.poke()
-	s.log.Info("node joined", "node", session.name, "version", session.register.Version, "running", len(session.running))
+	s.log.Info("node connected", "node", session.name, "version", session.register.Version, "running", len(session.running))
 	return nil
 }
 
@@ -220,9 +220,9 @@ func another(old, next *workerStream) string {
 	differ := func(a, b string) bool { return a != "" && b != "" && a != b }
 	switch {
 	case differ(old.register.MachineId, next.register.MachineId):
-		return fmt.Sprintf("another machine is connected as node %q, from %s: give this one another --node-name", next.name, old.from)
+		return fmt.Sprintf("another machine is connected as node %q, from %s: give this machine another --node-name", next.name, old.from)
 	case differ(old.status.Info.InstallationID, next.status.Info.InstallationID):
-		return fmt.Sprintf("another riklet on this machine is connected as node %q, from %s: give this one another --node-name", next.name, old.from)
+		return fmt.Sprintf("another riklet on this machine is connected as node %q, from %s: give this riklet another --node-name", next.name, old.from)
 	case old.register.RunId != "" && old.register.RunId != next.register.RunId:
 		return nodev1.ConnectedTwice(next.name, old.from)
 	}
@@ -254,7 +254,7 @@ func (s *Scheduler) tidyRegister(name string) {
 func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMessage) {
 	name := session.name
 	if wasLost := s.inventory.Seen(name, s.clock.Now()); wasLost {
-		s.log.Info("node is back", "node", name)
+		s.log.Info("a lost node reports again", "node", name)
 		s.report(s.fullReport(s.inventory.Connectivity(name)))
 		s.poke()
 	}
@@ -266,7 +266,7 @@ func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMes
 		x.Observation.NodeName = name
 		ok, dropped := validate.Observation(x.Observation)
 		if dropped != "" {
-			s.log.Warn("what a node says of an instance makes no sense in part", "node", name, "instance", validate.Text(x.Observation.Uid, validate.MaxWord), "dropped", dropped)
+			s.log.Warn("ignoring the invalid part of an observation", "node", name, "instance", validate.Text(x.Observation.Uid, validate.MaxWord), "dropped", dropped)
 		}
 		if ok {
 			s.observe(x.Observation)

@@ -31,7 +31,7 @@ func TestPrivilegedDemo(t *testing.T) {
 	}{
 		{"hack/demo.sh", "make demo-down", "rik-e2e-demo", noVMM, 3, " says: ", 3, false},
 		// Nine between the instances, one by name, three from outside.
-		{"hack/demo-multinode.sh", "make demo-multinode-down", "rik-e2e-nodes", noVMM, 3, " hears: hello from ", 13, true},
+		{"hack/demo-multinode.sh", "make demo-multinode-down", "rik-e2e-nodes", noVMM, 3, " receives: hello from ", 13, true},
 		// Each is listed by its kind and as an instance, and answers once.
 		{"hack/demo-function.sh", "make demo-function-down", "rik-e2e-function", "", 2, "\nhello from hello-", 1, false},
 		{"hack/demo-app.sh", "make demo-app-down", "rik-e2e-app", noVMM, 2, "\nhello from hello-", 1, false},
@@ -63,7 +63,7 @@ func TestPrivilegedDemo(t *testing.T) {
 					t.Errorf("the demo does not say %q:\n%s", want, out)
 				}
 			}
-			if again := demo("up"); !strings.Contains(again, "runs already") {
+			if again := demo("up"); !strings.Contains(again, "already runs") {
 				t.Errorf("a second demo says:\n%s", again)
 			}
 			for _, which := range []string{"the end", "a second end"} {

@@ -231,7 +231,7 @@ func (d *deployed) correct(t *testing.T) {
 	d.kubectl(t, rikcluster.Manifest("mine", d.image, "exec sleep 5", ""), "created", "apply", "-f", "-")
 	d.kubectl(t, "", "created", "create", "deployment", "mine", "--image="+d.image)
 	d.kubectl(t, "", "condition met", "wait", "--for=condition=ReplicaFailure", "deployment/mine", "--timeout=100s")
-	d.kubectl(t, "", "delete it, give the Deployment another name", "get", "deployment", "mine", "-o", "jsonpath={.status.conditions[*].message}")
+	d.kubectl(t, "", "Delete it, give the Deployment another name", "get", "deployment", "mine", "-o", "jsonpath={.status.conditions[*].message}")
 	d.kubectl(t, "", "deleted", "delete", "workload/mine", "deployment/mine", "--timeout=100s")
 }
 

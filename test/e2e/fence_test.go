@@ -39,7 +39,7 @@ func TestPrivilegedFence(t *testing.T) {
 		running(c, 0)
 		c.Eventually(func() error {
 			said := c.Rikctl("describe", "workload", "web", "-n", namespace)
-			for _, want := range []string{"Fenced", "has not been in touch since"} {
+			for _, want := range []string{"Fenced", "has not answered since"} {
 				if !strings.Contains(said, want) {
 					return fmt.Errorf("no %q in %s", want, said)
 				}

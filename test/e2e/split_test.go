@@ -91,7 +91,7 @@ func secondRiklet(t *testing.T, c *rikcluster.Cluster) {
 		purge                    bool
 		says                     []string
 	}{
-		{"one of the same name", state, run, cgroup, false, []string{"another riklet is node \"node-1\"", "--node-name"}},
+		{"one of the same name", state, run, cgroup, false, []string{"another riklet is connected as node \"node-1\"", "--node-name"}},
 		{"one in its run directory", state, c.RunDir(), cgroup, false, []string{"run directory " + c.RunDir(), pid, "--run-dir"}},
 		{"one in its cgroup", state, run, parent, false, []string{"cgroup " + parent, pid, "--cgroup-parent"}},
 		{"one in its state directory", c.StateDir(), run, cgroup, false, []string{"state directory " + c.StateDir(), pid, "--state-dir"}},

@@ -38,7 +38,7 @@ func TestPrivilegedSplitDemo(t *testing.T) {
 	if requests < 1000 || failures > requests/1000 {
 		t.Errorf("%d of %d requests failed:\n%s", failures, requests, out)
 	}
-	if again := demo("up"); !strings.Contains(again, "runs already") {
+	if again := demo("up"); !strings.Contains(again, "already runs") {
 		t.Errorf("a second demo says:\n%s", again)
 	}
 	for _, which := range []string{"the end", "a second end"} {

@@ -27,10 +27,10 @@ const (
 
 var (
 	// ErrDatastore is returned when the datastore does not belong to the data directory.
-	ErrDatastore = errors.New("the datastore is not the one of this data directory")
+	ErrDatastore = errors.New("the datastore does not belong to this data directory")
 	// ErrKeys is returned when a key is missing, or is not the one on which the cluster's objects
 	// and clients depend.
-	ErrKeys = errors.New("the keys in the data directory are not those of the cluster")
+	ErrKeys = errors.New("the keys in the data directory do not belong to the cluster")
 )
 
 // Identity identifies a cluster.
@@ -86,10 +86,10 @@ const (
 
 // Find decides how a server starts. An error wraps ErrDatastore and contains the next step.
 func Find(s Situation) (Start, error) {
-	other := "Start the server with the datastore that it had before (check --datastore-endpoint, and that the volume is mounted), or restore the datastore from a backup. To begin a new, empty cluster here, start it once with " + FlagNewCluster
+	other := "Start the server with its former datastore (check --datastore-endpoint, and that the volume is mounted), or restore the datastore from a backup. To begin a new, empty cluster here, start the server once with " + FlagNewCluster
 	switch {
 	case s.Stored != nil && s.File != nil && s.Stored.ID != s.File.ID && !s.NewCluster:
-		return 0, fmt.Errorf("%w: %s belongs to the cluster %s, and %s to the cluster %s, which was last in %s. %s",
+		return 0, fmt.Errorf("%w: %s belongs to the cluster %s, and %s belongs to the cluster %s, whose last datastore was %s. %s",
 			ErrDatastore, s.Datastore, s.Stored.ID, s.Dir, s.File.ID, s.File.Datastore, other)
 	case s.Stored != nil:
 		return Known, nil
@@ -98,10 +98,10 @@ func Find(s Situation) (Start, error) {
 	case s.NewCluster:
 		return First, nil
 	case s.File != nil:
-		return 0, fmt.Errorf("%w: %s is empty, and %s belongs to the cluster %s, which was last in %s. %s",
+		return 0, fmt.Errorf("%w: %s is empty, and %s belongs to the cluster %s, whose last datastore was %s. %s",
 			ErrDatastore, s.Datastore, s.Dir, s.File.ID, s.File.Datastore, other)
 	case s.Used:
-		return 0, fmt.Errorf("%w: %s is empty, and a server has run on %s before. %s", ErrDatastore, s.Datastore, s.Dir, other)
+		return 0, fmt.Errorf("%w: %s is empty, and a server has already used %s. %s", ErrDatastore, s.Datastore, s.Dir, other)
 	default:
 		return First, nil
 	}
@@ -119,22 +119,22 @@ type Keys struct {
 // refused unless the administrator accepts that. The result is the identity to store.
 func Check(dir string, stored Identity, profile string, have Keys, accept bool) (Identity, error) {
 	if stored.Profile != profile {
-		return Identity{}, fmt.Errorf("%w: it belongs to a server of the profile %q, and this is one of %q", ErrDatastore, stored.Profile, profile)
+		return Identity{}, fmt.Errorf("%w: it belongs to a server with the profile %q, and this server has the profile %q", ErrDatastore, stored.Profile, profile)
 	}
 	var problems []error
 	if stored.Authority != have.Authority {
-		problems = append(problems, fmt.Errorf("%s/pki/ca.crt is the authority %s, and the cluster was made with %s: every node and client would be locked out",
+		problems = append(problems, fmt.Errorf("%s/pki/ca.crt is the certificate authority %s, and the cluster was created with %s: nodes and clients could not connect any more",
 			dir, short(have.Authority), short(stored.Authority)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(stored.Keys)) {
 		for _, key := range stored.Keys[name] {
 			if !slices.Contains(have.Files[name], key) {
-				problems = append(problems, fmt.Errorf("%s/%s lacks the key %s, which the cluster was used with", dir, name, short(key)))
+				problems = append(problems, fmt.Errorf("%s/%s does not contain the key %s, which the cluster has used", dir, name, short(key)))
 			}
 		}
 	}
 	if len(problems) > 0 && !accept {
-		return Identity{}, fmt.Errorf("%w:\n  %w\nRestore the files from a backup of the data directory. If they were replaced on purpose, start the server once with %s: what depends on the old keys (Secrets, tokens, certificates) is then lost",
+		return Identity{}, fmt.Errorf("%w:\n  %w\nRestore the files from a backup of the data directory. If they were replaced on purpose, start the server once with %s. Everything that depends on the old keys (Secrets, tokens, certificates) is then lost",
 			ErrKeys, joinLines(problems), FlagAcceptKeys)
 	}
 	stored.Authority, stored.Keys = have.Authority, have.Files
@@ -147,13 +147,13 @@ func CheckUnmarked(s Situation, fits bool) error {
 	if fits || s.NewCluster {
 		return nil
 	}
-	return fmt.Errorf("%w: %s has objects of a cluster with another certificate authority than %s/pki/ca.crt. Restore the data directory of that cluster from a backup, or start the server with the datastore of this one. To use these objects with the keys of this directory, start it once with %s",
+	return fmt.Errorf("%w: %s contains objects of a cluster whose certificate authority is not %s/pki/ca.crt. Restore the data directory of that cluster from a backup, or start the server with the datastore of this one. To use these objects with the keys of this directory, start it once with %s",
 		ErrDatastore, s.Datastore, s.Dir, FlagNewCluster)
 }
 
 // Missing returns the error for a missing file.
 func Missing(path, consequence string) error {
-	return fmt.Errorf("%w: %s is missing, and the datastore has the objects of a cluster: %s. Restore the file from a backup of the data directory. To have a new one made in its place, start the server once with %s",
+	return fmt.Errorf("%w: %s is missing, and the datastore contains the objects of a cluster: %s. Restore the file from a backup of the data directory. To create a new one instead, start the server once with %s",
 		ErrKeys, path, consequence, FlagAcceptKeys)
 }
 

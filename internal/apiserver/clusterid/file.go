@@ -28,12 +28,12 @@ func Read(dir string) (*File, error) {
 	}
 	var f File
 	if err := json.Unmarshal(data, &f); err != nil || f.ID == "" {
-		return nil, fmt.Errorf("%s is damaged: restore it from a backup, or remove it: the server then takes the identity from the datastore (%w)", path, errors.Join(err, errNoID))
+		return nil, fmt.Errorf("%s is damaged: restore it from a backup, or remove it, and the server reads the identity from the datastore (%w)", path, errors.Join(err, errNoID))
 	}
 	return &f, nil
 }
 
-var errNoID = errors.New("it must have an id")
+var errNoID = errors.New("the ID is missing")
 
 // Write replaces the file if its content differs.
 func Write(dir string, f File) error {

@@ -40,7 +40,7 @@ func (s Store) Load(ctx context.Context) (*Identity, error) {
 func (s Store) get(ctx context.Context, name string) ([]byte, error) {
 	answer, err := s.Client.Get(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("asking the datastore for %s: %w", name, err)
+		return nil, fmt.Errorf("reading %s in the datastore: %w", name, err)
 	}
 	if len(answer.Kvs) == 0 {
 		return nil, nil
@@ -53,7 +53,7 @@ func (s Store) Empty(ctx context.Context) (bool, error) {
 	// Two keys are sufficient, because one of them may be kine's own.
 	answer, err := s.Client.Get(ctx, objects, clientv3.WithPrefix(), clientv3.WithLimit(2))
 	if err != nil {
-		return false, fmt.Errorf("asking the datastore whether it has objects: %w", err)
+		return false, fmt.Errorf("looking for objects in the datastore: %w", err)
 	}
 	for _, kv := range answer.Kvs {
 		if string(kv.Key) != health {
@@ -70,7 +70,7 @@ func (s Store) Fits(ctx context.Context, authority []byte) (bool, error) {
 }
 
 // errRaced is returned when another server stored an identity at the same time.
-var errRaced = errors.New("another server stored the cluster's identity at the same time: start this one again")
+var errRaced = errors.New("another server stored the cluster's identity at the same time: start this server again")
 
 // Save replaces the identity that was loaded, or nil for none, with another one.
 func (s Store) Save(ctx context.Context, before *Identity, id Identity) error {
@@ -85,7 +85,7 @@ func (s Store) Save(ctx context.Context, before *Identity, id Identity) error {
 		}
 		answer, err := s.Client.Get(ctx, key)
 		if err != nil {
-			return fmt.Errorf("asking the datastore for %s: %w", key, err)
+			return fmt.Errorf("reading %s in the datastore: %w", key, err)
 		}
 		if len(answer.Kvs) == 1 {
 			revision = answer.Kvs[0].ModRevision

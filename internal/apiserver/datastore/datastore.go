@@ -79,7 +79,7 @@ func (c Config) Validate() error {
 		problems = append(problems, errors.New("datastore directory is not set"))
 	}
 	if c.Quota != 0 && k != embeddedEtcd {
-		problems = append(problems, errors.New("a quota is for the embedded etcd alone: limit another datastore where it runs"))
+		problems = append(problems, errors.New("a quota applies only to the embedded etcd: limit another datastore in its own settings"))
 	}
 	if c.Logger == nil {
 		problems = append(problems, errors.New("datastore logger is not set"))
@@ -98,7 +98,7 @@ func (c Config) kind() (kind, error) {
 	}
 	scheme, _, ok := strings.Cut(c.Endpoint, "://")
 	if !ok {
-		return 0, errors.New("datastore endpoint has no scheme: give https://, sqlite://, postgres:// or mysql://")
+		return 0, errors.New("datastore endpoint has no scheme: use https://, sqlite://, postgres:// or mysql://")
 	}
 	switch scheme {
 	case "https", "http":
@@ -106,7 +106,7 @@ func (c Config) kind() (kind, error) {
 	case "sqlite", "postgres", "postgresql", "mysql":
 		return sqlDatabase, c.checkSQL()
 	default:
-		return 0, fmt.Errorf("datastore scheme %q is not known: give https://, sqlite://, postgres:// or mysql://", scheme)
+		return 0, fmt.Errorf("datastore scheme %q is not known: use https://, sqlite://, postgres:// or mysql://", scheme)
 	}
 }
 
@@ -169,11 +169,11 @@ func (c Config) checkURLs() error {
 		case err != nil || u.Host == "":
 			problems = append(problems, fmt.Errorf("datastore endpoint %d is not a URL with a host", i+1))
 		case u.Scheme != "https" && u.Scheme != "http":
-			problems = append(problems, fmt.Errorf("datastore endpoint %d has scheme %q, want https", i+1, u.Scheme))
+			problems = append(problems, fmt.Errorf("datastore endpoint %d has the scheme %q: use https", i+1, u.Scheme))
 		case u.Scheme == "http" && !isLoopback(u.Hostname()):
-			problems = append(problems, fmt.Errorf("datastore endpoint %d is plain http to another machine, want https", i+1))
+			problems = append(problems, fmt.Errorf("datastore endpoint %d is plain http to another machine: use https", i+1))
 		case u.User != nil:
-			problems = append(problems, fmt.Errorf("datastore endpoint %d carries a user: etcd clients authenticate by certificate", i+1))
+			problems = append(problems, fmt.Errorf("datastore endpoint %d contains a user name: etcd clients authenticate with a certificate", i+1))
 		}
 	}
 	return errors.Join(problems...)

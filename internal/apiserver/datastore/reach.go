@@ -30,7 +30,7 @@ const (
 
 // ErrCertificates is returned by Open when the certificates do not match those of the
 // datastore.
-var ErrCertificates = errors.New("the certificates of the datastore and of this server do not fit")
+var ErrCertificates = errors.New("the certificates of the datastore and of this server do not match")
 
 // await waits until a server of an external etcd accepts connections. Servers may start later
 // than this process. Mismatched certificates are an error at once, because waiting does not
@@ -108,9 +108,9 @@ func explainTLS(err error) error {
 	var remote *net.OpError
 	switch {
 	case errors.As(err, &verification):
-		return fmt.Errorf("%w: %w: name the authority of the datastore with --datastore-cafile, and an address that its certificate has", ErrCertificates, err)
+		return fmt.Errorf("%w: %w: set --datastore-cafile to the certificate authority of the datastore, and use an address that its certificate contains", ErrCertificates, err)
 	case errors.As(err, &alert), errors.As(err, &remote) && remote.Op == "remote error":
-		return fmt.Errorf("%w: the datastore refused this server's certificate: %w: give one of its authority with --datastore-certfile and --datastore-keyfile", ErrCertificates, err)
+		return fmt.Errorf("%w: the datastore refused this server's certificate: %w: set --datastore-certfile and --datastore-keyfile to a certificate of its authority", ErrCertificates, err)
 	}
 	return err
 }

@@ -20,7 +20,7 @@ const (
 func socketDir(dir string) (string, func() error, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return "", nil, fmt.Errorf("finding the datastore's directory: %w", err)
+		return "", nil, fmt.Errorf("resolving the datastore's directory: %w", err)
 	}
 	path := filepath.Join(abs, "run")
 	if len(filepath.Join(path, longestSocketName)) > maxSocketPath {

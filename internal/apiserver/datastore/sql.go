@@ -11,7 +11,7 @@ import (
 )
 
 // errDSN replaces the errors of parsers, which quote their input. That may contain a password.
-var errDSN = errors.New("datastore endpoint cannot be read; percent-encode special characters in the password (the endpoint is not shown, for it may hold a password)")
+var errDSN = errors.New("datastore endpoint cannot be parsed; percent-encode special characters in the password (the endpoint is not shown, because it may contain a password)")
 
 // checkSQL refuses a data source that cannot be parsed, and a connection without TLS to another
 // machine. Otherwise all data of the cluster would be sent unencrypted, and an attacker on the
@@ -29,8 +29,8 @@ func (c Config) checkSQL() error {
 }
 
 const (
-	wantsPostgresTLS = "give sslmode=verify-full, or --datastore-cafile"
-	wantsMySQLTLS    = "give tls=true, or --datastore-cafile"
+	wantsPostgresTLS = "set sslmode=verify-full, or --datastore-cafile"
+	wantsMySQLTLS    = "set tls=true, or --datastore-cafile"
 )
 
 func (c Config) checkPostgres(source string) error {
@@ -83,7 +83,7 @@ func (c Config) checkMySQL(source string) error {
 }
 
 func plainError(scheme, host, next string) error {
-	return fmt.Errorf("datastore endpoint %s://%s is another machine, and the connection has no TLS: %s", scheme, host, next)
+	return fmt.Errorf("datastore endpoint %s://%s is on another machine, and the connection does not use TLS: %s", scheme, host, next)
 }
 
 // isLocal reports whether a host, with or without a port, is this machine: loopback, or the
@@ -113,7 +113,7 @@ func withoutPassword(err error, endpoint string) error {
 	text := err.Error()
 	for _, secret := range []string{password, plain, url.QueryEscape(plain)} {
 		if secret != "" && strings.Contains(text, secret) {
-			return fmt.Errorf("%w: the cause is not shown, for it holds the password", errDriver)
+			return fmt.Errorf("%w: the cause is not shown, because it contains the password", errDriver)
 		}
 	}
 	return err

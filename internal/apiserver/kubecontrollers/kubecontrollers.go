@@ -78,11 +78,11 @@ func Run(ctx context.Context, cfg Config) error {
 	cs := &controllers{}
 	client, err := kubernetes.NewForConfig(cfg.Client)
 	if err != nil {
-		return fmt.Errorf("making a client for Kubernetes' controllers: %w", err)
+		return fmt.Errorf("creating a client for Kubernetes' controllers: %w", err)
 	}
 	metadataClient, err := metadata.NewForConfig(cfg.Client)
 	if err != nil {
-		return fmt.Errorf("making a metadata client for Kubernetes' controllers: %w", err)
+		return fmt.Errorf("creating a metadata client for Kubernetes' controllers: %w", err)
 	}
 	cs.addNamespace(ctx, cfg, client, metadataClient)
 	cs.addRoles(cfg, client)
@@ -125,7 +125,7 @@ func (cs *controllers) addServiceAccounts(ctx context.Context, cfg Config, clien
 	c, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), core.ServiceAccounts(), core.Namespaces(), client,
 		serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
-		return fmt.Errorf("making the service account controller: %w", err)
+		return fmt.Errorf("creating the service account controller: %w", err)
 	}
 	cs.add(func(ctx context.Context) { c.Run(ctx, 1) })
 	return nil
@@ -149,7 +149,7 @@ func (cs *controllers) addTokens(ctx context.Context, cfg Config, client kuberne
 	c, err := serviceaccount.NewTokensController(klog.FromContext(ctx), cfg.Informers.Core().V1().ServiceAccounts(), secrets.Core().V1().Secrets(), client,
 		serviceaccount.TokensControllerOptions{TokenGenerator: generator, RootCA: cfg.RootCA})
 	if err != nil {
-		return fmt.Errorf("making the controller of service accounts' tokens: %w", err)
+		return fmt.Errorf("creating the controller of service accounts' tokens: %w", err)
 	}
 	cs.add(func(ctx context.Context) {
 		secrets.Start(ctx.Done())
@@ -163,7 +163,7 @@ func (cs *controllers) addPublisher(cfg Config, client kubernetes.Interface) err
 	core := cfg.Informers.Core().V1()
 	c, err := rootcacertpublisher.NewPublisher(core.ConfigMaps(), core.Namespaces(), client, cfg.RootCA)
 	if err != nil {
-		return fmt.Errorf("making the publisher of the authority's certificate: %w", err)
+		return fmt.Errorf("creating the publisher of the authority's certificate: %w", err)
 	}
 	cs.add(func(ctx context.Context) { c.Run(ctx, 1) })
 	return nil
@@ -187,7 +187,7 @@ func (cs *controllers) addCollector(ctx context.Context, cfg Config, client kube
 	close(started)
 	c, err := garbagecollector.NewGarbageCollector(ctx, client, metadataClient, mapper, ignored, factory, started)
 	if err != nil {
-		return fmt.Errorf("making the garbage collector: %w", err)
+		return fmt.Errorf("creating the garbage collector: %w", err)
 	}
 	cs.add(func(ctx context.Context) { c.Run(ctx, workers, gcPeriod) })
 	cs.add(func(ctx context.Context) { c.Sync(ctx, client.Discovery(), gcPeriod) })

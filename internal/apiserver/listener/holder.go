@@ -17,7 +17,7 @@ const stateListen = "0A"
 func describe(port int) string {
 	pid, program, err := findHolder(port)
 	if err != nil {
-		return "another process, which this user may not see, has it"
+		return "a process of another user has it"
 	}
 	return fmt.Sprintf("process %d (%s) has it", pid, program)
 }

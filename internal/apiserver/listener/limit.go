@@ -216,9 +216,9 @@ func (c *Connections) makeRoomLocked(added *conn) (evicted *conn, reason string)
 	own := c.groups[added.from]
 	switch {
 	case own != nil && len(own.members) >= c.budget.StrangersEach:
-		evicted, reason = own.members[0], fmt.Sprintf("%d connections of this address have not authenticated", len(own.members))
+		evicted, reason = own.members[0], fmt.Sprintf("%d connections of this address are not authenticated", len(own.members))
 	case c.strangers >= c.budget.Strangers:
-		evicted, reason = c.oldestOfMostLocked(), fmt.Sprintf("%d connections have not authenticated", c.strangers)
+		evicted, reason = c.oldestOfMostLocked(), fmt.Sprintf("%d connections are not authenticated", c.strangers)
 	case c.all >= c.budget.All:
 		evicted, reason = c.oldestOfMostLocked(), fmt.Sprintf("there are %d connections; a higher limit of open files allows more", c.all)
 	default:
@@ -301,7 +301,7 @@ func (c *Connections) report(reason string, from netip.Prefix) {
 	}
 	c.mu.Unlock()
 	if due {
-		c.log.Log(context.Background(), slog.LevelWarn, "connections are refused", "from", from.String(), "reason", reason, "refused", refused)
+		c.log.Log(context.Background(), slog.LevelWarn, "closing a connection, because there are too many", "from", from.String(), "reason", reason, "refused", refused)
 	}
 }
 

@@ -37,7 +37,7 @@ func Listen(ctx context.Context, address string, port int, flag string) (net.Lis
 	case listener != nil:
 		return listener, nil
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, fmt.Errorf("opening port %d: %w: %s: stop it, or choose another port with %s", port, err, describe(port), flag)
+		return nil, fmt.Errorf("opening port %d: %w: %s: stop that process, or choose another port with %s", port, err, describe(port), flag)
 	default:
 		return nil, fmt.Errorf("opening port %d: %w", port, errors.Join(err, context.Cause(ctx)))
 	}

@@ -24,7 +24,7 @@ const (
 )
 
 // errPlain ends the handshake of a connection that was answered in plain HTTP.
-var errPlain = errors.New("client spoke plain http on the TLS port and was told so")
+var errPlain = errors.New("refused a client that uses plain http on the TLS port")
 
 // Sniff returns a listener for TLS whose connections check their first byte. If it does not
 // start a TLS handshake, the client gets an HTTP response with status 400 that contains the

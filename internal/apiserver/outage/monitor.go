@@ -108,7 +108,7 @@ func (m *Monitor) note(err error) {
 	}
 	if now.Sub(m.logged) >= logInterval {
 		m.logged = now
-		m.cfg.Logger.Error("the datastore does not answer: requests get 503 until it does, and instances go on",
+		m.cfg.Logger.Error("the datastore does not answer: requests get status 503 until it does, and instances continue to run",
 			"datastore", m.cfg.Datastore, "since", m.since, "err", err)
 	}
 	for id, cancel := range m.waiting {

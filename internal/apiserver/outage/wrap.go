@@ -102,9 +102,9 @@ func containsAny(body []byte) bool {
 // unreachable returns the error for an outage. lasts is its duration so far, or 0 if that is
 // not known.
 func unreachable(lasts time.Duration) *apierrors.StatusError {
-	text := "the cluster's datastore did not answer; the server's log says more"
+	text := "the cluster's datastore did not answer; see the server's log"
 	if lasts > 0 {
-		text = fmt.Sprintf("the cluster's datastore has not answered for %s; the server's log says more", lasts.Round(time.Second))
+		text = fmt.Sprintf("the cluster's datastore has not answered for %s; see the server's log", lasts.Round(time.Second))
 	}
 	err := apierrors.NewServiceUnavailable(text)
 	err.ErrStatus.Details = &metav1.StatusDetails{RetryAfterSeconds: retryAfter}
@@ -112,7 +112,7 @@ func unreachable(lasts time.Duration) *apierrors.StatusError {
 }
 
 func full() *apierrors.StatusError {
-	err := apierrors.NewServiceUnavailable("the cluster's datastore is full: its quota is used up, so nothing can be stored; delete objects, or have the administrator start the server with a larger --datastore-quota")
+	err := apierrors.NewServiceUnavailable("the cluster's datastore is full: its quota is used up, so nothing can be stored; delete objects, or ask the administrator to start the server with a larger --datastore-quota")
 	err.ErrStatus.Code = http.StatusInsufficientStorage
 	return err
 }

@@ -68,7 +68,7 @@ func (p *Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, gette
 	info := genericapiserver.NewDefaultAPIGroupInfo(rik.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	stores, err := NewStores(getter, p.config)
 	if err != nil {
-		return info, fmt.Errorf("making the storage of %s: %w", rik.GroupName, err)
+		return info, fmt.Errorf("creating the storage of %s: %w", rik.GroupName, err)
 	}
 	p.stores = stores
 	info.VersionedResourcesStorageMap[rikv1alpha1.SchemeGroupVersion.Version] = stores.served()

@@ -71,7 +71,7 @@ func (c *call) may(verb string, r resource, namespace, name string) (bool, error
 		return true, nil
 	}
 	if err != nil {
-		return false, apierrors.NewInternalError(fmt.Errorf("asking whether %s may %s %s: %w", c.user.GetName(), verb, r.Resource, err))
+		return false, apierrors.NewInternalError(fmt.Errorf("checking whether %s may %s %s: %w", c.user.GetName(), verb, r.Resource, err))
 	}
 	return false, nil
 }
@@ -199,7 +199,7 @@ func (c *call) remove(s storage, r resource, object store.Object, id string) err
 }
 
 // errGone means that there is no object with this ID, or none any more.
-var errGone = errors.New("no such object")
+var errGone = errors.New("the object does not exist")
 
 // find returns the object with a UID. It first reads from the cache. Before it returns that
 // there is no such object, it reads the latest state.

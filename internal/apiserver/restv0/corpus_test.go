@@ -232,7 +232,7 @@ func TestDocument(t *testing.T) {
 // and than an unknown path.
 func answers(t *testing.T, c client, method, path string) {
 	t.Helper()
-	if got := c.send(t, method, path, http.Header{"Content-Type": {"application/json"}}, "[]"); got.status == 405 || strings.Contains(got.body, "no such path") {
+	if got := c.send(t, method, path, http.Header{"Content-Type": {"application/json"}}, "[]"); got.status == 405 || strings.Contains(got.body, "the path does not exist") {
 		t.Errorf("%s %s = %d %s", method, path, got.status, got.body)
 	}
 	if got := c.send(t, http.MethodPut, path, nil, ""); got.status != 405 || got.header.Get("Allow") != method {

@@ -103,7 +103,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (answer, error) {
 	methods, id := a.find(r.URL.Path)
 	if methods == nil {
 		return answer{}, &problem{Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound,
-			Message: fmt.Sprintf("no such path; %s/openapi.json lists those that there are", prefix)}
+			Message: fmt.Sprintf("the path does not exist; %s/openapi.json lists all paths", prefix)}
 	}
 	method := r.Method
 	if method == http.MethodHead {
@@ -114,7 +114,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) (answer, error) {
 		for allowed := range methods {
 			w.Header().Set("Allow", allowed)
 			return answer{}, &problem{Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed,
-				Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, allowed, r.Method)}
+				Message: fmt.Sprintf("%s accepts %s, not %s", r.URL.Path, allowed, r.Method)}
 		}
 	}
 	c := &call{api: a, Request: r, w: w, user: who, id: id}
@@ -145,7 +145,7 @@ func (c *call) readQuery(known []string) error {
 		case !slices.Contains(known, name):
 			return invalidField(name, "unknown parameter of the query")
 		case len(values) > 1:
-			return invalidField(name, "is given more than once")
+			return invalidField(name, "must not be set more than once")
 		}
 	}
 	if query.Has(paramLimit) {

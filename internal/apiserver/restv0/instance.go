@@ -170,7 +170,7 @@ func (c *call) createInstances() (answer, error) {
 func (c *call) start(w *rik.Workload, name string, n int) ([]string, error) {
 	// Do not cancel a write, because a canceled write may have happened or not. If the client
 	// disconnects or a write fails, only further writes are skipped.
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), createTimeout, errors.New("making instances took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), createTimeout, errors.New("creating instances took too long"))
 	defer cancel()
 	made := make([]*rik.Instance, n)
 	group, failed := errgroup.WithContext(c.Context())
@@ -208,7 +208,7 @@ func newInstance(w *rik.Workload, name string) *rik.Instance {
 
 func translateCreate(err error, name string) error {
 	if apierrors.IsAlreadyExists(err) && name != "" {
-		return conflict(fmt.Sprintf("Name already used: there is an instance %q", name))
+		return conflict(fmt.Sprintf("Name already used by instance %q", name))
 	}
 	return translated(err, "metadata.name", "name", "spec.workload", "workload_id")
 }
@@ -216,7 +216,7 @@ func translateCreate(err error, name string) error {
 // undo deletes the instances that a failed request created. It continues after the client has
 // disconnected, and adds the instances that remain to the error.
 func (c *call) undo(made []*rik.Instance, cause error) error {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), undoTimeout, errors.New("taking instances back took too long"))
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(c.Context()), undoTimeout, errors.New("deleting the created instances took too long"))
 	defer cancel()
 	left := make([]string, len(made))
 	var group errgroup.Group
@@ -241,7 +241,7 @@ func (c *call) undo(made []*rik.Instance, cause error) error {
 		return cause
 	}
 	p := *problemOf(cause)
-	p.Message += fmt.Sprintf("; %d instances were made before and could not be deleted", len(left))
+	p.Message += fmt.Sprintf("; %d instances were created before the error and could not be deleted", len(left))
 	p.Instances = left
 	return &p
 }

@@ -54,7 +54,7 @@ func Routes(s *apiserver.Server) ([]apiserver.Route, error) {
 	}
 	client, err := kubernetes.NewForConfig(s.LoopbackConfig())
 	if err != nil {
-		return nil, fmt.Errorf("making a client for the published API: %w", err)
+		return nil, fmt.Errorf("creating a client for the published API: %w", err)
 	}
 	handler, err := New(Config{
 		Stores: s.Stores(), Authorizer: s.Authorizer(), Admission: s.Admission(),

@@ -35,9 +35,9 @@ func (b *tenantBody) validate() error {
 	case b.Name == "":
 		return invalidField("name", "is required")
 	case b.isDefinition() && (b.Verb == nil || *b.Verb == ""):
-		return invalidField("verb", "is required beside resource")
+		return invalidField("verb", "is required together with resource")
 	case b.isDefinition() && (b.Resource == nil || *b.Resource == ""):
-		return invalidField("resource", "is required beside verb")
+		return invalidField("resource", "is required together with verb")
 	case b.ID != nil && len(*b.ID) > maxTenantID:
 		return invalidField("id", fmt.Sprintf("must be at most %d bytes", maxTenantID))
 	}
@@ -122,7 +122,7 @@ func (c *call) createTenant() (answer, error) {
 	if id := tenant.LegacyID(object); id != "" {
 		if _, err := c.findTenant(id); !errors.Is(err, errGone) {
 			if err == nil {
-				err = conflict(fmt.Sprintf("Id already used: there is a tenant with id %q", id))
+				err = conflict(fmt.Sprintf("Id already used by a tenant with id %q", id))
 			}
 			return answer{}, err
 		}
@@ -130,7 +130,7 @@ func (c *call) createTenant() (answer, error) {
 	audit.AddAuditAnnotation(c.Context(), auditAnnotation, fmt.Sprintf("tenants %q", body.Name))
 	made, err := create(c.Context(), c, c.Stores.Tenants.Tenant, tenants, object)
 	if apierrors.IsAlreadyExists(err) {
-		return answer{}, conflict(fmt.Sprintf("Name already used: there is a tenant %q", body.Name))
+		return answer{}, conflict(fmt.Sprintf("Name already used by tenant %q", body.Name))
 	}
 	if err != nil {
 		return answer{}, translated(err, tenantPaths...)

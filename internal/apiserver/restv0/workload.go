@@ -121,7 +121,7 @@ func (c *call) createWorkload() (answer, error) {
 	audit.AddAuditAnnotation(c.Context(), auditAnnotation, fmt.Sprintf("workloads %s/%q", namespace, w.Name))
 	made, err := create(c.Context(), c, c.Stores.Workloads.Workload, workloads, hub)
 	if apierrors.IsAlreadyExists(err) {
-		return answer{}, conflict(fmt.Sprintf("Name already used: there is a workload %q in namespace %q", w.Name, namespace))
+		return answer{}, conflict(fmt.Sprintf("Name already used by workload %q in namespace %q", w.Name, namespace))
 	}
 	if err != nil {
 		return answer{}, translated(err, definitionPaths...)

@@ -143,19 +143,19 @@ func wantedBy(request *certificatesv1.CertificateSigningRequest) (identity, erro
 	name := parsed.Subject.CommonName
 	cluster, ok := strings.CutPrefix(name, workloadv1alpha1.SyncerUserPrefix)
 	if !ok || len(validation.IsDNS1123Label(cluster)) > 0 {
-		return identity{}, fmt.Errorf("the common name is %q: it has to be %s before the name of a Cluster", name, workloadv1alpha1.SyncerUserPrefix)
+		return identity{}, fmt.Errorf("the common name is %q: it must be %s and the name of a Cluster", name, workloadv1alpha1.SyncerUserPrefix)
 	}
 	if len(parsed.Subject.Organization) > 0 {
-		return identity{}, fmt.Errorf("the request asks for the groups %q: a syncer is in none", parsed.Subject.Organization)
+		return identity{}, fmt.Errorf("the request has the groups %q: a syncer has no groups", parsed.Subject.Organization)
 	}
 	for _, usage := range request.Spec.Usages {
 		if !slices.Contains(usages, usage) {
-			return identity{}, fmt.Errorf("the request asks for the usage %q: it may be of %q", usage, usages)
+			return identity{}, fmt.Errorf("the request has the usage %q: the allowed usages are %q", usage, usages)
 		}
 	}
 	uids := pki.UIDs(parsed.Subject)
 	if len(uids) > 1 {
-		return identity{}, fmt.Errorf("the request names the UIDs %q: a syncer has one, that of its Cluster", uids)
+		return identity{}, fmt.Errorf("the request has the UIDs %q: a syncer has only the UID of its Cluster", uids)
 	}
 	return identity{cluster: cluster, uid: strings.Join(uids, "")}, nil
 }
@@ -164,9 +164,9 @@ func wantedBy(request *certificatesv1.CertificateSigningRequest) (identity, erro
 func (i identity) subject(cluster *metav1.PartialObjectMetadata, found bool) (pkix.Name, error) {
 	switch {
 	case !found:
-		return pkix.Name{}, fmt.Errorf("there is no Cluster %s: register it first", i.cluster)
+		return pkix.Name{}, fmt.Errorf("the Cluster %s does not exist: register it first", i.cluster)
 	case i.uid != "" && i.uid != string(cluster.UID):
-		return pkix.Name{}, fmt.Errorf("the request is for the Cluster %s with the UID %s: the one that there is has the UID %s", i.cluster, i.uid, cluster.UID)
+		return pkix.Name{}, fmt.Errorf("the request is for the Cluster %s with the UID %s, and the existing Cluster has the UID %s", i.cluster, i.uid, cluster.UID)
 	}
 	return pki.User(workloadv1alpha1.SyncerUserPrefix+i.cluster, string(cluster.UID)), nil
 }

@@ -150,10 +150,10 @@ func TestRefusesOthers(t *testing.T) {
 	}{
 		"administrator":   {pkix.Name{CommonName: "rik:admin"}, nil, "common name"},
 		"no cluster":      {pkix.Name{CommonName: "system:rik:syncer:"}, nil, "common name"},
-		"a group":         {pkix.Name{CommonName: "system:rik:syncer:east", Organization: []string{"x:masters"}}, nil, "a syncer is in none"},
-		"no such cluster": {pkix.Name{CommonName: "system:rik:syncer:absent"}, nil, "there is no Cluster absent"},
+		"a group":         {pkix.Name{CommonName: "system:rik:syncer:east", Organization: []string{"x:masters"}}, nil, "a syncer has no groups"},
+		"no such cluster": {pkix.Name{CommonName: "system:rik:syncer:absent"}, nil, "the Cluster absent does not exist"},
 		"one that was":    {pki.User("system:rik:syncer:east", "another"), nil, "has the UID " + uid},
-		"two UIDs":        {twice, nil, "a syncer has one"},
+		"two UIDs":        {twice, nil, "a syncer has only the UID"},
 		"a server": {pkix.Name{CommonName: "system:rik:syncer:east"}, func(spec *certificatesv1.CertificateSigningRequestSpec) {
 			spec.Usages = append(spec.Usages, certificatesv1.UsageServerAuth)
 		}, "server auth"},

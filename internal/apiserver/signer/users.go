@@ -35,19 +35,19 @@ func forUser(_ context.Context, request *certificatesv1.CertificateSigningReques
 	}
 	subject := pkix.Name{CommonName: parsed.Subject.CommonName, Organization: parsed.Subject.Organization}
 	if subject.CommonName == "" {
-		return pkix.Name{}, refuse("the common name is empty: it has to be the name of the user")
+		return pkix.Name{}, refuse("the common name is empty: it must be the name of the user")
 	}
 	if names := len(parsed.DNSNames) + len(parsed.IPAddresses) + len(parsed.EmailAddresses) + len(parsed.URIs); names > 0 {
-		return pkix.Name{}, refuse("the request has %d names of servers (SANs): a user has none", names)
+		return pkix.Name{}, refuse("the request has %d server names (SANs): a user has none", names)
 	}
 	for _, name := range append([]string{subject.CommonName}, subject.Organization...) {
 		if name == user.SystemPrivilegedGroup || slices.ContainsFunc(own, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			return pkix.Name{}, refuse("the request is for %q: certificates of that name are not given by this signer", name)
+			return pkix.Name{}, refuse("the request is for %q: this signer does not sign certificates of that name", name)
 		}
 	}
 	for _, usage := range request.Spec.Usages {
 		if !slices.Contains(usages, usage) {
-			return pkix.Name{}, refuse("the request asks for the usage %q: it may be of %q", usage, usages)
+			return pkix.Name{}, refuse("the request has the usage %q: the allowed usages are %q", usage, usages)
 		}
 	}
 	return subject, nil

@@ -108,11 +108,11 @@ func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now
 		found, err := p.objects.Resource(clusterResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
 		switch {
 		case apierrors.IsNotFound(err):
-			texts = append(texts, fmt.Sprintf("there is no Cluster %q: the object goes nowhere until one is registered under this name", name))
+			texts = append(texts, fmt.Sprintf("the Cluster %q does not exist: the object stays here until a Cluster of this name is registered", name))
 		case err == nil:
 			types, known, err := unstructured.NestedStringSlice(found.Object, "status", "syncedResources")
 			if resource := a.GetResource().GroupResource().String(); known && err == nil && !slices.Contains(types, resource) {
-				texts = append(texts, fmt.Sprintf("the Cluster %q does not take %s at present: see its status.syncedResources, and its conditions", name, resource))
+				texts = append(texts, fmt.Sprintf("the Cluster %q does not accept %s at the moment: see its status.syncedResources and its conditions", name, resource))
 			}
 		}
 	}
@@ -150,6 +150,6 @@ func (p *Plugin) mayDeploy(ctx context.Context, a admission.Attributes, cluster 
 	if decision == authorizer.DecisionAllow {
 		return nil
 	}
-	return errors.Join(fmt.Errorf("user %q may not send objects to the cluster %q, nor take them away: that needs the verb %q on clusters.%s %q",
+	return errors.Join(fmt.Errorf("user %q may not send objects to the cluster %q or remove them from it: that needs the verb %q on clusters.%s %q",
 		a.GetUserInfo().GetName(), cluster, workloadv1alpha1.DeployVerb, workloadv1alpha1.GroupName, cluster), err)
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // notSent is the reason of a refusal for a syncer.
-const notSent = "syncers see and touch only what is sent to their own cluster"
+const notSent = "syncers may read and write only objects that are sent to their own cluster"
 
 // Authorizer decides on every request of a syncer, and has no opinion on other users. It is
 // called before RBAC, which could only add permissions.
@@ -30,7 +30,7 @@ type Authorizer struct {
 }
 
 // noCluster is the reason for a syncer whose credentials are no longer valid.
-const noCluster = "these credentials are for a Cluster that is no more, or for none: the UID in them is not that of a Cluster of that name"
+const noCluster = "these credentials do not belong to an existing Cluster: no Cluster of that name has the UID in them"
 
 // Authorize implements authorizer.Authorizer. It allows a request for an object that does not
 // exist. The response is then that it does not exist, which a syncer must be able to read.
@@ -47,16 +47,16 @@ func (z Authorizer) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 	}
 	switch authorize(cluster, a) {
 	case allowed:
-		return authorizer.DecisionAllow, "what every syncer needs", nil
+		return authorizer.DecisionAllow, "every syncer needs this", nil
 	case dependent:
 		object, err := z.read(ctx, a)
 		switch {
 		case apierrors.IsNotFound(err):
-			return authorizer.DecisionAllow, "there is no such object", nil
+			return authorizer.DecisionAllow, "the object does not exist", nil
 		case err != nil:
-			return authorizer.DecisionDeny, "", fmt.Errorf("reading what a syncer asks for: %w", err)
+			return authorizer.DecisionDeny, "", fmt.Errorf("reading the object that a syncer requests: %w", err)
 		case concerns(object, cluster):
-			return authorizer.DecisionAllow, "sent to the syncer's cluster", nil
+			return authorizer.DecisionAllow, "the object is sent to the syncer's cluster", nil
 		}
 	case refused:
 	}

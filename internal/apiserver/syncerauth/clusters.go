@@ -20,7 +20,7 @@ import (
 var clusterResource = workloadv1alpha1.SchemeGroupVersion.WithResource("clusters")
 
 // errClusterEnded is the cause with which a syncer's watches end.
-var errClusterEnded = errors.New("the Cluster of this syncer is no more")
+var errClusterEnded = errors.New("the Cluster of this syncer does not exist any more")
 
 // Clusters caches which Clusters exist. The credentials of a syncer are for one Cluster, by
 // name and UID, and are valid only while it exists: see [Clusters.has]. The syncer's watches
@@ -80,7 +80,7 @@ func (c *Clusters) has(ctx context.Context, name string, uid types.UID) (bool, e
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("looking whether there is the Cluster of a syncer: %w", err)
+		return false, fmt.Errorf("reading the Cluster of a syncer: %w", err)
 	}
 	return found.UID == uid, nil
 }

@@ -36,10 +36,10 @@ func TestDoubts(t *testing.T) {
 	}{
 		"nowhere":                  {resource: "configmaps"},
 		"to a Cluster":             {resource: "configmaps", now: to("east")},
-		"to none":                  {resource: "configmaps", now: to("wset"), want: `no Cluster "wset"`},
-		"to none, as one of many":  {resource: "configmaps", now: map[string]string{workloadv1alpha1.TargetLabelPrefix + "wset": "true"}, want: `no Cluster "wset"`},
+		"to none":                  {resource: "configmaps", now: to("wset"), want: `the Cluster "wset" does not exist`},
+		"to none, as one of many":  {resource: "configmaps", now: map[string]string{workloadv1alpha1.TargetLabelPrefix + "wset": "true"}, want: `the Cluster "wset" does not exist`},
 		"it was so before":         {resource: "configmaps", before: to("wset"), now: to("wset")},
-		"the type is not taken":    {resource: "services", now: to("east"), want: "does not take services"},
+		"the type is not taken":    {resource: "services", now: to("east"), want: "does not accept services"},
 		"the types are not known":  {resource: "services", now: to("young")},
 		"a part of a divided root": {resource: "services", now: map[string]string{workloadv1alpha1.ClusterLabel: "wset", workloadv1alpha1.OwnedByLabel: "web"}},
 	} {

@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	errEventForm = errors.New("a syncer's event names the object that it is about: apiVersion, kind, namespace, name and UID")
-	errEventOf   = errors.New("syncers make events about what is sent to their own cluster, and about nothing else")
+	errEventForm = errors.New("a syncer's event must name its object: apiVersion, kind, namespace, name and UID")
+	errEventOf   = errors.New("syncers may create events only about objects that are sent to their own cluster")
 )
 
 // checkEvent allows a syncer to create events about objects that are sent to its cluster, and
@@ -37,7 +37,7 @@ func (p *Plugin) checkEvent(ctx context.Context, cluster string, object runtime.
 	case apierrors.IsNotFound(err):
 		return errEventOf
 	case err != nil:
-		return fmt.Errorf("reading what the event is about: %w", err)
+		return fmt.Errorf("reading the object of the event: %w", err)
 	case found.GetUID() != about.UID || !concerns(found, cluster):
 		return errEventOf
 	}

@@ -77,14 +77,14 @@ func checkTarget(key, value string) error {
 		return nil
 	}
 	if value != "true" {
-		return fmt.Errorf("label %s is %q: give it the value \"true\", or remove it", key, value)
+		return fmt.Errorf("label %s is %q: set it to \"true\", or remove it", key, value)
 	}
 	return checkCluster(key, name)
 }
 
 func checkCluster(key, name string) error {
 	if faults := validation.IsDNS1123Label(name); len(faults) > 0 {
-		return fmt.Errorf("label %s names %q, which no Cluster can be called: %s", key, name, strings.Join(faults, "; "))
+		return fmt.Errorf("label %s names %q, which is not a valid name of a Cluster: %s", key, name, strings.Join(faults, "; "))
 	}
 	return nil
 }

@@ -19,12 +19,12 @@ import (
 )
 
 var (
-	errSyncerVerb = errors.New("syncers make no objects but events")
-	errSyncerElse = errors.New("syncers write the status, and of the rest only annotations and a finalizer that bear their own cluster's name")
-	errNotTarget  = errors.New("the object is not sent to this syncer's cluster: all that is left to it is to take back what bears its name")
-	errReport     = errors.New("of its Cluster's status a syncer writes the heartbeat, the conditions " + strings.Join(reported, ", ") +
+	errSyncerVerb = errors.New("syncers may create only events")
+	errSyncerElse = errors.New("syncers may write the status, and otherwise only annotations and a finalizer with the name of their own cluster")
+	errNotTarget  = errors.New("the object is not sent to this syncer's cluster: the syncer may only remove annotations and finalizers with the name of its cluster")
+	errReport     = errors.New("in the status of its Cluster a syncer may write only the heartbeat, the conditions " + strings.Join(reported, ", ") +
 		", and resourceProblems with the reasons " + strings.Join(workloadv1alpha1.SyncerResourceReasons, ", "))
-	errShared = errors.New("the object is sent to several clusters: its status in each is kept in an annotation")
+	errShared = errors.New("the object is sent to several clusters: its status in each cluster belongs in an annotation")
 )
 
 // checkSyncer refuses writes that a syncer may not make. The authorizer has allowed the

@@ -60,17 +60,17 @@ func of[T any](validate func(now, before *T) verdict) rule {
 	}
 }
 
-const noServices = "the API server has no Services to resolve, so it could never call this one"
+const noServices = "this API server does not resolve Services, so it cannot call this one"
 
 func resourceQuota(cfg Config, now, before *core.ResourceQuota) verdict {
 	if before != nil && equality.Semantic.DeepEqual(now.Spec, before.Spec) {
 		return verdict{}
 	}
 	if cfg.Carries {
-		return verdict{warnings: []string{"spec.hard: this server enforces no ResourceQuota; a cluster that it is sent to does, if it can"}}
+		return verdict{warnings: []string{"spec.hard: this server does not enforce ResourceQuotas; a cluster to which it is sent may enforce it"}}
 	}
 	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "hard"),
-		"ResourceQuota is not enforced here, and an accepted one would limit nothing: set limits in the workloads")}}
+		"this server does not enforce ResourceQuotas: set limits in the workloads")}}
 }
 
 func signingRequest(cfg Config, now, before *certificates.CertificateSigningRequest) verdict {
@@ -81,11 +81,11 @@ func signingRequest(cfg Config, now, before *certificates.CertificateSigningRequ
 	switch name := now.Spec.SignerName; {
 	case name == certificatesv1.KubeAPIServerClientSignerName:
 	case name == workloadv1alpha1.SyncerSigner && !cfg.Carries:
-		reason = "only a kcp signs for syncers"
+		reason = "only a kcp signs certificates for syncers"
 	case name == certificatesv1.KubeAPIServerClientKubeletSignerName, name == certificatesv1.KubeletServingSignerName:
-		reason = "there are no kubelets here: a node joins with a token (\"rikctl token create\") and renews its certificate by itself"
+		reason = "rik has no kubelets: a node joins with a token (\"rikctl token create\") and renews its certificate by itself"
 	case strings.HasPrefix(name, "kubernetes.io/"):
-		reason = "nothing signs for it here: use " + certificatesv1.KubeAPIServerClientSignerName + " for a user's certificate, or the name of a signer that you run"
+		reason = "no controller here signs for it: use " + certificatesv1.KubeAPIServerClientSignerName + " for a user's certificate, or the name of a signer that you run"
 	}
 	if reason == "" {
 		return verdict{}
@@ -97,7 +97,7 @@ func secret(now, before *core.Secret) verdict {
 	if before != nil || now.Type != core.SecretType(corev1.SecretTypeBootstrapToken) {
 		return verdict{}
 	}
-	return verdict{warnings: []string{"type: bootstrap tokens are not accepted here: \"rikctl token create\" makes a token with which a node joins"}}
+	return verdict{warnings: []string{"type: bootstrap tokens are not supported: create a token for a node with \"rikctl token create\""}}
 }
 
 func serviceAccount(now, before *core.ServiceAccount) verdict {
@@ -120,7 +120,7 @@ func apiService(now, before *apiregistration.APIService) verdict {
 		return verdict{}
 	}
 	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "service"),
-		noServices+", and an API that cannot be asked blocks the deletion of every namespace: define the types with CRDs")}}
+		noServices+", and an API without an answer blocks the deletion of all namespaces: define the types with CRDs")}}
 }
 
 func validatingWebhooks(now, before *admissionregistration.ValidatingWebhookConfiguration) verdict {
@@ -159,7 +159,7 @@ func webhooks(now, before []admissionregistration.WebhookClientConfig) verdict {
 			continue
 		}
 		v.refusals = append(v.refusals, field.Forbidden(field.NewPath("webhooks").Index(i).Child("clientConfig", "service"),
-			noServices+": give clientConfig.url, at which the API server reaches the webhook"))
+			noServices+": set clientConfig.url to an address at which the API server reaches the webhook"))
 	}
 	return v
 }
@@ -175,7 +175,7 @@ func definition(now, before *apiextensions.CustomResourceDefinition) verdict {
 		return verdict{}
 	}
 	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "conversion", "webhook", "clientConfig", "service"),
-		noServices+": give clientConfig.url, or serve one version with the conversion None")}}
+		noServices+": set clientConfig.url, or serve one version with the conversion None")}}
 }
 
 // mark is a label or annotation without effect here. If the key ends in a slash, it is a
@@ -189,12 +189,12 @@ var (
 	}
 	podMarks = []mark{
 		{"container.apparmor.security.beta.kubernetes.io/", "AppArmor profiles are not applied"},
-		{"container.seccomp.security.alpha.kubernetes.io/", "seccomp profiles by annotation are not applied; every container has the runtime's default"},
-		{"seccomp.security.alpha.kubernetes.io/", "seccomp profiles by annotation are not applied; every container has the runtime's default"},
+		{"container.seccomp.security.alpha.kubernetes.io/", "seccomp profiles in annotations are not applied; every container has the default profile of the runtime"},
+		{"seccomp.security.alpha.kubernetes.io/", "seccomp profiles in annotations are not applied; every container has the default profile of the runtime"},
 		{"pod-security.kubernetes.io/", "pod security levels are not enforced"},
 	}
 	serviceAccountMarks = []mark{
-		{"kubernetes.io/enforce-mountable-secrets", "instances have no service account, so it limits no Secret"},
+		{"kubernetes.io/enforce-mountable-secrets", "instances have no service account, so the annotation does not restrict Secrets"},
 	}
 )
 

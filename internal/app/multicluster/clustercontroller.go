@@ -22,18 +22,18 @@ func clusterControllerCommand() *cobra.Command {
 	var cc clusterController
 	c := &cobra.Command{
 		Use:   "cluster-controller --kubeconfig FILE",
-		Short: "Run the controllers of a kcp beside it",
-		Long: "cluster-controller runs what kcp --run-controllers runs in its own process: it takes the\n" +
-			"types of registered clusters up, negotiates them, divides what names no cluster, and\n" +
-			"carries objects. The kubeconfig is that of an administrator of the kcp; syncers that are\n" +
-			"installed in clusters reach the kcp at the address in it.",
+		Short: "Run the controllers of a kcp next to it",
+		Long: "cluster-controller runs the controllers that kcp --run-controllers runs in its own process.\n" +
+			"It imports and negotiates the types of registered clusters, splits objects without a\n" +
+			"cluster, and syncs objects. The kubeconfig must belong to an administrator of the kcp.\n" +
+			"Syncers in the clusters connect to the kcp at the address in the kubeconfig.",
 		Example: "  kcp --run-controllers=false &\n" +
 			"  cluster-controller --kubeconfig .kcp/admin.kubeconfig --push-mode",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return cc.run(c.Context(), c.ErrOrStderr()) },
 	}
 	c.Flags().StringVar(&cc.kubeconfig, "kubeconfig", "", "kubeconfig of the kcp; required")
-	c.Flags().StringVar(&cc.context, "context", "", "context of the kubeconfig (default: its current one)")
+	c.Flags().StringVar(&cc.context, "context", "", "context of the kubeconfig (default: the current context)")
 	cc.controllers.addFlags(c.Flags())
 	cc.logging.addFlags(c.Flags())
 	cc.metrics.addFlags(c.Flags())
@@ -46,7 +46,7 @@ func (cc *clusterController) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if cc.kubeconfig == "" {
-		return errors.New("name the kcp: --kubeconfig FILE")
+		return errors.New("set the kubeconfig of the kcp: --kubeconfig FILE")
 	}
 	if err := errors.Join(cc.controllers.validate(), cc.metrics.validate()); err != nil {
 		return err

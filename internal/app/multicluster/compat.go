@@ -33,8 +33,8 @@ func unusable(format string, args ...any) error {
 
 // errIncompatible and errNoDenominator are the negative results of compat.
 var (
-	errIncompatible  = errors.New("NEW cannot hold everything that OLD accepts")
-	errNoDenominator = errors.New("there is no type that both OLD and NEW can hold")
+	errIncompatible  = errors.New("NEW does not accept every object that OLD accepts")
+	errNoDenominator = errors.New("OLD and NEW have no common type")
 )
 
 // compat contains the flags and arguments of the command.
@@ -51,27 +51,26 @@ func compatCommand() *cobra.Command {
 	c := compat{}
 	command := &cobra.Command{
 		Use:   "compat OLD NEW [flags]",
-		Short: "Compare two CRDs: can NEW hold everything that OLD accepts?",
+		Short: "Compare two CRDs: does NEW accept every object that OLD accepts?",
 		Long: "compat reads two CustomResourceDefinitions of one type, as YAML or JSON, one in each\n" +
-			"file; - is standard input. It says whether every object that is valid under OLD is\n" +
-			"valid under NEW, with nothing of it pruned or changed, and names each field that\n" +
-			"stands in the way, with an object as an example. Every version that OLD serves has\n" +
-			"to be served by NEW.\n\n" +
-			"With --lcd it writes the largest type that both can hold (the lowest common\n" +
-			"denominator) as a CRD instead, and says on standard error what had to be left out.\n" +
-			"It has the versions that both serve. If one of these has nothing in common, there\n" +
-			"is no such CRD.\n\n" +
+			"file; - is standard input. It checks whether every object that is valid under OLD is\n" +
+			"valid under NEW and keeps all its fields there. It prints each field that prevents\n" +
+			"this, with an object as an example. NEW must serve every version that OLD serves.\n\n" +
+			"With --lcd it writes the largest type whose objects both accept (the lowest common\n" +
+			"denominator) as a CRD instead, and prints on standard error what it left out.\n" +
+			"The CRD has the versions that both serve. If a version has no common type, there\n" +
+			"is no CRD.\n\n" +
 			"Exit codes:\n" +
-			"  0  compatible; with --lcd: the CRD was written\n" +
-			"  1  incompatible; with --lcd: there is none\n" +
+			"  0  compatible; with --lcd: the CRD was written.\n" +
+			"  1  incompatible; with --lcd: there is no common CRD.\n" +
 			"  2  nothing was compared: wrong flags, or input that is not two CRDs of one type\n" +
-			"     with structural schemas",
+			"     with structural schemas.",
 		Example: "  compat old.yaml new.yaml\n" +
 			"  kubectl get crd widgets.example.dev -o yaml | compat - new.yaml -o json\n" +
 			"  compat east.yaml west.yaml --lcd > both.yaml",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return unusable("%d files are given: give OLD and NEW (see compat --help)", len(args))
+				return unusable("expected the two files OLD and NEW, got %d (see compat --help)", len(args))
 			}
 			return nil
 		},
@@ -81,8 +80,8 @@ func compatCommand() *cobra.Command {
 			return c.run()
 		},
 	}
-	command.Flags().BoolVar(&c.lcd, "lcd", false, "write the CRD that both can hold to standard output")
-	command.Flags().StringVarP(&c.format, "output", "o", "text", "text or json; with --lcd, text is the CRD as YAML")
+	command.Flags().BoolVar(&c.lcd, "lcd", false, "write the lowest common denominator of both CRDs to standard output")
+	command.Flags().StringVarP(&c.format, "output", "o", "text", "output format: text or json; with --lcd, text is the CRD as YAML")
 	return command
 }
 
@@ -107,7 +106,7 @@ func (c *compat) run() error {
 		return unusable("%w", err)
 	}
 	if err := c.write(r); err != nil {
-		return &ExitError{Code: exitUnusable, Err: fmt.Errorf("writing the answer: %w", err)}
+		return &ExitError{Code: exitUnusable, Err: fmt.Errorf("writing the result: %w", err)}
 	}
 	if r.LCD == nil && (r.Compatible == nil || !*r.Compatible) {
 		return &ExitError{Code: 1, Err: negative}

@@ -20,7 +20,7 @@ import (
 )
 
 // errModes has the same text as in the prototype.
-var errModes = errors.New("can't set both --push-mode and --pull-mode")
+var errModes = errors.New("--push-mode and --pull-mode must not be set together")
 
 // controllers are the cluster controller, negotiation and the splitter. They run inside a kcp or
 // in a program of their own.
@@ -36,14 +36,14 @@ type controllers struct {
 }
 
 func (c *controllers) addFlags(s *pflag.FlagSet) {
-	s.BoolVar(&c.push, "push-mode", false, "run the syncers of Clusters that name no mode in this process")
-	s.BoolVar(&c.pull, "pull-mode", false, "install the syncers of Clusters that name no mode in these clusters; with neither, they are run by hand")
-	s.StringVar(&c.syncerImage, "syncer-image", "", "image of the syncer that is installed in clusters; mode pull needs one")
+	s.BoolVar(&c.push, "push-mode", false, "run the syncers of Clusters without a mode in this process")
+	s.BoolVar(&c.pull, "pull-mode", false, "install the syncers of Clusters without a mode in these clusters; with neither flag, you start these syncers yourself")
+	s.StringVar(&c.syncerImage, "syncer-image", "", "image of the syncer that is installed in clusters; required for mode pull")
 	s.StringSliceVar(&c.resources, "resources-to-sync", []string{cluster.DefaultResource}, "types, as plural.group or plural, that are imported from clusters and synced to them")
-	s.BoolVar(&c.autoPublish, "auto-publish-apis", false, "publish every type as soon as it is negotiated for the first time")
-	s.IntVar(&c.threads, "apiresource-controller-threads", negotiation.DefaultWorkers, "types that are negotiated at once")
+	s.BoolVar(&c.autoPublish, "auto-publish-apis", false, "publish every type after its first negotiation")
+	s.IntVar(&c.threads, "apiresource-controller-threads", negotiation.DefaultWorkers, "number of types that are negotiated in parallel")
 	c.splitter.addFlags(s)
-	s.DurationVar(&c.pollInterval, "discovery-poll-interval", cluster.DefaultPollInterval, "how often a cluster is asked for its types when it does not say by itself that they changed")
+	s.DurationVar(&c.pollInterval, "discovery-poll-interval", cluster.DefaultPollInterval, "interval at which the types of a cluster are read if it does not report changes itself")
 	addDeleteFlags(s, &c.deletes)
 }
 
@@ -54,14 +54,14 @@ func (c *controllers) validate() error {
 		problems = append(problems, errModes)
 	}
 	if c.threads < 1 {
-		problems = append(problems, fmt.Errorf("--apiresource-controller-threads %d: give one at least", c.threads))
+		problems = append(problems, fmt.Errorf("--apiresource-controller-threads %d: use at least 1", c.threads))
 	}
 	if c.pollInterval <= 0 {
-		problems = append(problems, fmt.Errorf("--discovery-poll-interval %s: give a time, such as %s", c.pollInterval, cluster.DefaultPollInterval))
+		problems = append(problems, fmt.Errorf("--discovery-poll-interval %s: use a positive time, such as %s", c.pollInterval, cluster.DefaultPollInterval))
 	}
 	problems = append(problems, c.splitter.validate())
 	if c.pull && !c.push && c.syncerImage == "" {
-		problems = append(problems, errors.New("--pull-mode installs syncers in clusters: name their image with --syncer-image"))
+		problems = append(problems, errors.New("--pull-mode installs syncers in clusters: set their image with --syncer-image"))
 	}
 	// The types are checked in the same way for any kcp.
 	somewhere := c.clusterConfig(&rest.Config{})

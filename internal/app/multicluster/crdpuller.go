@@ -19,7 +19,7 @@ import (
 )
 
 // errPartly means that a type that was requested by name is missing.
-var errPartly = errors.New("not every type that was asked for could be written")
+var errPartly = errors.New("not all requested types were written")
 
 // crdPuller contains the flags of the command.
 type crdPuller struct {
@@ -35,8 +35,8 @@ func crdPullerCommand() *cobra.Command {
 		Short: "Write the types that a cluster serves as CRDs, one file each",
 		Long: "crd-puller writes the types that a cluster serves as CustomResourceDefinitions, one\n" +
 			"YAML file each, named RESOURCE.GROUP.yaml (core for the group of the first types).\n" +
-			"Types that are CRDs there are taken from these, built-in ones from the cluster's\n" +
-			"OpenAPI document. Without names it writes all that can be watched.",
+			"It copies types that are CRDs in the cluster, and reads built-in types from the cluster's\n" +
+			"OpenAPI document. Without arguments it writes all types that can be watched.",
 		Example: "  crd-puller --kubeconfig east.kubeconfig deployments.apps ingresses.networking.k8s.io\n" +
 			"  crd-puller --output types",
 		// Otherwise the first argument would be taken for a subcommand.
@@ -46,9 +46,9 @@ func crdPullerCommand() *cobra.Command {
 			return p.run(c.Context(), names)
 		},
 	}
-	c.Flags().StringVar(&p.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: as kubectl's)")
-	c.Flags().StringVar(&p.context, "context", "", "context of the kubeconfig (default: its current one)")
-	c.Flags().StringVarP(&p.output, "output", "o", ".", "directory for the files; made if it is not there")
+	c.Flags().StringVar(&p.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the same as kubectl)")
+	c.Flags().StringVar(&p.context, "context", "", "context of the kubeconfig (default: the current context)")
+	c.Flags().StringVarP(&p.output, "output", "o", ".", "directory for the files; it is created if it does not exist")
 	return c
 }
 
@@ -79,7 +79,7 @@ func (p *crdPuller) run(ctx context.Context, names []string) error {
 
 func (p *crdPuller) write(crds []*apiextensionsv1.CustomResourceDefinition) error {
 	if err := os.MkdirAll(p.output, 0o755); err != nil { //nolint:gosec // types are no secrets
-		return fmt.Errorf("making the directory for the files: %w", err)
+		return fmt.Errorf("creating the directory for the files: %w", err)
 	}
 	for _, crd := range crds {
 		raw, err := manifest(crd)
@@ -114,6 +114,6 @@ func (p *crdPuller) complain(pulled *crdpuller.Result) {
 		fmt.Fprintf(p.complaints, "crd-puller: the cluster does not serve %s\n", name)
 	}
 	for _, gv := range pulled.Unknown {
-		fmt.Fprintf(p.complaints, "crd-puller: the cluster gave no answer about %s\n", gv)
+		fmt.Fprintf(p.complaints, "crd-puller: the cluster did not answer about %s\n", gv)
 	}
 }

@@ -23,7 +23,7 @@ const splitTypesFlag = "split-types"
 type splitter struct{ types []string }
 
 func (s *splitter) addFlags(flags *pflag.FlagSet) {
-	flags.StringSliceVar(&s.types, splitTypesFlag, nil, "types, as plural.group or plural, whose objects are divided over the clusters if they name none; all that the kcp serves for clusters by default, "+
+	flags.StringSliceVar(&s.types, splitTypesFlag, nil, "types, as plural.group or plural, whose objects without a cluster are split over the clusters; by default all types that the kcp serves for clusters; "+
 		controller.NoTypes+" for no type")
 }
 
@@ -64,18 +64,18 @@ func deploymentSplitterCommand() *cobra.Command {
 	var d deploymentSplitter
 	c := &cobra.Command{
 		Use:   "deployment-splitter --kubeconfig FILE",
-		Short: "Divide what names no cluster over the clusters of a kcp",
-		Long: "deployment-splitter divides the replicas of Deployments, and of all other types that the kcp\n" +
-			"serves for its clusters, over these clusters, and goes on doing so when clusters come, go and\n" +
-			"fail. A kcp and a cluster-controller do the same unless they are told --" + splitTypesFlag + "=" + controller.NoTypes + ".\n" +
-			"The kubeconfig is that of an administrator of the kcp.",
+		Short: "Split objects without a cluster over the clusters of a kcp",
+		Long: "deployment-splitter splits the replicas of Deployments, and of all other types that the kcp\n" +
+			"serves for its clusters, over these clusters. It splits them again when clusters are added,\n" +
+			"removed or lost. A kcp and a cluster-controller do the same, unless they are started with\n--" + splitTypesFlag + "=" + controller.NoTypes + ".\n" +
+			"The kubeconfig must belong to an administrator of the kcp.",
 		Example: "  kcp --" + splitTypesFlag + "=" + controller.NoTypes + " &\n" +
 			"  deployment-splitter --kubeconfig .kcp/admin.kubeconfig",
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return d.run(c.Context(), c.ErrOrStderr()) },
 	}
 	c.Flags().StringVar(&d.kubeconfig, "kubeconfig", "", "kubeconfig of the kcp; required")
-	c.Flags().StringVar(&d.context, "context", "", "context of the kubeconfig (default: its current one)")
+	c.Flags().StringVar(&d.context, "context", "", "context of the kubeconfig (default: the current context)")
 	d.splitter.addFlags(c.Flags())
 	d.logging.addFlags(c.Flags())
 	d.metrics.addFlags(c.Flags())
@@ -88,10 +88,10 @@ func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if d.kubeconfig == "" {
-		return errors.New("name the kcp: --kubeconfig FILE")
+		return errors.New("set the kubeconfig of the kcp: --kubeconfig FILE")
 	}
 	if d.splitter.isOff() {
-		return fmt.Errorf("--%s=%s leaves nothing to do", splitTypesFlag, controller.NoTypes)
+		return fmt.Errorf("--%s=%s disables the splitter, so this program cannot run with it", splitTypesFlag, controller.NoTypes)
 	}
 	if err := errors.Join(d.splitter.validate(), d.metrics.validate()); err != nil {
 		return err

@@ -43,10 +43,11 @@ func kcpCommand() *cobra.Command {
 	var k kcp
 	c := &cobra.Command{
 		Use:   "kcp",
-		Short: "Run one place to deploy to, in front of many clusters",
-		Long: "kcp runs an API server without pods and nodes, that knows clusters, and the controllers\n" +
-			"that take their types up, divide what names no cluster over them, and carry objects to\n" +
-			"them. admin.kubeconfig in the root directory lets its administrator in.",
+		Short: "Run an API server in front of many clusters",
+		Long: "kcp runs an API server without pods and nodes, in which clusters are registered, and its\n" +
+			"controllers. They import the types of the clusters, split objects without a cluster over\n" +
+			"the clusters, and sync objects to them. admin.kubeconfig in the root directory is the\n" +
+			"kubeconfig of its administrator.",
 		Example: "  kcp --push-mode\n" +
 			"  kcp --run-controllers=false --datastore-endpoint https://etcd.example:2379 --datastore-cafile ca.crt",
 		Args: noArgs,
@@ -67,27 +68,27 @@ func noArgs(_ *cobra.Command, args []string) error {
 }
 
 func (k *kcp) addFlags(s *pflag.FlagSet) {
-	s.StringVar(&k.server.DataDir, "root-directory", ".kcp", "where the kcp's data, certificates and admin.kubeconfig are kept")
-	s.StringVar(&k.server.BindAddress, "bind-address", "", "IP address to listen on; all by default")
+	s.StringVar(&k.server.DataDir, "root-directory", ".kcp", "directory of the kcp's data, certificates and admin.kubeconfig")
+	s.StringVar(&k.server.BindAddress, "bind-address", "", "IP address to listen on; all addresses by default")
 	s.IntVar(&k.server.Port, "port", kcpPort, "port of the API (TLS)")
-	s.StringVar(&k.server.AdvertiseAddress, "advertise-address", "", "IP address at which syncers in other clusters reach this kcp; found by default")
-	s.StringSliceVar(&k.server.ExtraSANs, "tls-san", nil, "further host names and addresses for the server's certificate")
-	s.StringVar(&k.server.DatastoreEndpoint, "datastore-endpoint", "", "https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
-	s.StringVar(&k.etcdServers, "etcd-servers", "", "the same, as the prototype calls it")
-	s.Var(&k.quota, "datastore-quota", "how large the database of the embedded etcd may become, such as 10Gi (default 8Gi)")
-	s.StringVar(&k.server.DatastoreCAFile, "datastore-cafile", "", "authority of the external datastore")
-	s.StringVar(&k.server.DatastoreCertFile, "datastore-certfile", "", "certificate for the external datastore")
-	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "key for the external datastore")
-	s.BoolVar(&k.server.NewCluster, "new-cluster", false, "begin another cluster, although the data directory or the datastore belongs to one; for one start")
-	s.BoolVar(&k.server.AcceptKeys, "accept-keys", false, "go on with the keys that are in the data directory, although the cluster was used with others; for one start")
-	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller, negotiation and the splitter in this process; otherwise run cluster-controller beside it")
+	s.StringVar(&k.server.AdvertiseAddress, "advertise-address", "", "IP address at which syncers in other clusters reach this kcp; detected by default")
+	s.StringSliceVar(&k.server.ExtraSANs, "tls-san", nil, "additional host names and IP addresses in the server's certificate")
+	s.StringVar(&k.server.DatastoreEndpoint, "datastore-endpoint", "", "external datastore: https://... of an etcd cluster, sqlite://, postgres:// or mysql://; embedded etcd by default")
+	s.StringVar(&k.etcdServers, "etcd-servers", "", "the same as --datastore-endpoint, with the name of the prototype")
+	s.Var(&k.quota, "datastore-quota", "maximum size of the embedded etcd's database, such as 10Gi (default 8Gi)")
+	s.StringVar(&k.server.DatastoreCAFile, "datastore-cafile", "", "file with the certificate authority of the external datastore")
+	s.StringVar(&k.server.DatastoreCertFile, "datastore-certfile", "", "file with the client certificate for the external datastore")
+	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "file with the client key for the external datastore")
+	s.BoolVar(&k.server.NewCluster, "new-cluster", false, "begin a new kcp, even if the data directory or the datastore belongs to another one; use it for one start only")
+	s.BoolVar(&k.server.AcceptKeys, "accept-keys", false, "accept the keys in the data directory, even if the kcp was used with other keys; use it for one start only")
+	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller, negotiation and the splitter in this process; otherwise run cluster-controller as a program of its own")
 }
 
 // complete sets the server's configuration from the flags.
 func (k *kcp) complete(log *slog.Logger) error {
 	if k.etcdServers != "" {
 		if k.server.DatastoreEndpoint != "" {
-			return errors.New("--etcd-servers is --datastore-endpoint by another name: give one of them")
+			return errors.New("--etcd-servers is another name of --datastore-endpoint: set only one of them")
 		}
 		k.server.DatastoreEndpoint = k.etcdServers
 	}

@@ -36,12 +36,12 @@ func TestKCPRefusesWhatCannotBe(t *testing.T) {
 		args []string
 		want string
 	}{
-		"two modes":       {[]string{"--push-mode", "--pull-mode"}, "can't set both --push-mode and --pull-mode"},
+		"two modes":       {[]string{"--push-mode", "--pull-mode"}, "must not be set together"},
 		"no image":        {[]string{"--pull-mode"}, "--syncer-image"},
-		"no threads":      {[]string{"--apiresource-controller-threads", "0"}, "give one at least"},
+		"no threads":      {[]string{"--apiresource-controller-threads", "0"}, "use at least 1"},
 		"no interval":     {[]string{"--discovery-poll-interval", "0s"}, "--discovery-poll-interval"},
 		"power":           {[]string{"--resources-to-sync", "clusterroles.rbac.authorization.k8s.io"}, "clusterroles.rbac.authorization.k8s.io"},
-		"two datastores":  {[]string{"--etcd-servers", "https://a:1", "--datastore-endpoint", "https://b:1"}, "give one of them"},
+		"two datastores":  {[]string{"--etcd-servers", "https://a:1", "--datastore-endpoint", "https://b:1"}, "set only one of them"},
 		"no datastore":    {[]string{"--etcd-servers", "ftp://a"}, "ftp"},
 		"a port":          {[]string{"--port", "99999"}, "99999"},
 		"an address":      {[]string{"--bind-address", "here"}, `"here"`},

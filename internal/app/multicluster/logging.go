@@ -12,8 +12,8 @@ import (
 type logging struct{ level, format string }
 
 func (l *logging) addFlags(s *pflag.FlagSet) {
-	s.StringVar(&l.level, "log-level", "info", "debug, info, warn or error")
-	s.StringVar(&l.format, "log-format", "text", "text or json")
+	s.StringVar(&l.level, "log-level", "info", "log level: debug, info, warn or error")
+	s.StringVar(&l.format, "log-format", "text", "log format: text or json")
 }
 
 func (l *logging) logger(out io.Writer) (*slog.Logger, error) {

@@ -26,7 +26,7 @@ const (
 type metricsPort struct{ address string }
 
 func (m *metricsPort) addFlags(s *pflag.FlagSet) {
-	s.StringVar(&m.address, metricsFlag, "", "loopback address and port, such as 127.0.0.1:9090, at which every user of this machine may read metrics; none by default")
+	s.StringVar(&m.address, metricsFlag, "", "loopback address and port of the metrics, such as 127.0.0.1:9090; every user of this machine can read them; none by default")
 }
 
 func (m *metricsPort) validate() error {
@@ -35,10 +35,10 @@ func (m *metricsPort) validate() error {
 	}
 	host, _, err := net.SplitHostPort(m.address)
 	if err != nil {
-		return fmt.Errorf("--%s %q: give an address and a port, such as 127.0.0.1:9090", metricsFlag, m.address)
+		return fmt.Errorf("--%s %q: use an address and a port, such as 127.0.0.1:9090", metricsFlag, m.address)
 	}
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("--%s %q: metrics are shown to whoever asks, so give a loopback address, such as 127.0.0.1:9090", metricsFlag, m.address)
+		return fmt.Errorf("--%s %q: metrics are served without authentication, so use a loopback address, such as 127.0.0.1:9090", metricsFlag, m.address)
 	}
 	return nil
 }

@@ -32,11 +32,11 @@ func syncerCommand() *cobra.Command {
 	var s syncerCommandLine
 	c := &cobra.Command{
 		Use:   "syncer --from-kubeconfig FILE --cluster NAME [flags] [RESOURCE|RESOURCE.GROUP ...]",
-		Short: "Carry objects from a kcp to one cluster, and their status back",
-		Long: "syncer carries what is sent to one cluster from a kcp to it, and the status back. It is\n" +
-			"the agent of a Cluster whose mode is pull, and what one runs by hand where it is none.\n" +
-			"The types are those that the Cluster's status names; names given here narrow them.\n\n" +
-			"The spellings of the kcp prototype (-from_kubeconfig and so on) are understood too.",
+		Short: "Sync objects from a kcp to one cluster, and their status back",
+		Long: "syncer copies the objects of one cluster from a kcp to this cluster, and their status back.\n" +
+			"It is the agent of a Cluster of mode pull. For a Cluster without a mode, start it yourself.\n" +
+			"It syncs the types in the Cluster's status; arguments restrict it to some of these types.\n\n" +
+			"The flags of the kcp prototype (such as -from_kubeconfig) are also accepted.",
 		Example: "  syncer --from-kubeconfig kcp.kubeconfig --to-kubeconfig east.kubeconfig --cluster east\n" +
 			"  syncer --from-kubeconfig kcp.kubeconfig --cluster east deployments.apps configmaps",
 		// Otherwise the first argument would be taken for a subcommand.
@@ -61,14 +61,14 @@ func syncerCommand() *cobra.Command {
 
 func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.fromKubeconfig, "from-kubeconfig", "", "kubeconfig of the kcp; required")
-	flags.StringVar(&s.fromCluster, "from-cluster", "", "logical cluster of the prototype; a kcp here has one, and what is said is left aside")
-	flags.StringVar(&s.toKubeconfig, "to-kubeconfig", "", "kubeconfig of the physical cluster (default: the one that this runs in)")
-	flags.StringVar(&s.toContext, "to-context", "", "context of --to-kubeconfig (default: its current one)")
+	flags.StringVar(&s.fromCluster, "from-cluster", "", "logical cluster of the prototype; ignored, because a kcp has only one")
+	flags.StringVar(&s.toKubeconfig, "to-kubeconfig", "", "kubeconfig of the physical cluster (default: the cluster in which the syncer runs)")
+	flags.StringVar(&s.toContext, "to-context", "", "context of --to-kubeconfig (default: the current context)")
 	flags.StringVar(&s.config.Cluster, "cluster", "", "name of the Cluster in the kcp; required")
-	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "objects that are worked on at once; at most three quarters of them of one type, and half of them of one namespace")
-	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "time between two heartbeats")
+	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "number of objects that are synced in parallel; at most three quarters of them of one type, and at most half of them of one namespace")
+	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "interval of heartbeats")
 	addDeleteFlags(flags, &s.config.Deletes)
-	flags.StringVar(&s.logLevel, "log-level", "info", "what is logged: debug, info, warn or error")
+	flags.StringVar(&s.logLevel, "log-level", "info", "log level: debug, info, warn or error")
 	s.metrics.addFlags(flags)
 }
 
@@ -101,7 +101,7 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 		return fmt.Errorf("--log-level %q: use debug, info, warn or error", s.logLevel)
 	}
 	if s.fromKubeconfig == "" || s.config.Cluster == "" {
-		return errors.New("name the kcp and the Cluster: --from-kubeconfig FILE --cluster NAME")
+		return errors.New("set the kubeconfig of the kcp and the name of the Cluster: --from-kubeconfig FILE --cluster NAME")
 	}
 	if err := s.metrics.validate(); err != nil {
 		return err
@@ -132,7 +132,7 @@ func again(ctx context.Context, log *slog.Logger, s *syncer.Syncer) error {
 		if !errors.Is(err, syncer.ErrClusterGone) {
 			return err
 		}
-		log.Warn("starting anew", "err", err)
+		log.Warn("starting the syncer again", "err", err)
 		if !pause.For(ctx, time.Second) {
 			return nil
 		}
@@ -145,7 +145,7 @@ func (s *syncerCommandLine) downstream() (*rest.Config, error) {
 	}
 	config, err := rest.InClusterConfig()
 	if err != nil {
-		return nil, fmt.Errorf("this does not run in a cluster, so name one with --to-kubeconfig: %w", err)
+		return nil, fmt.Errorf("the syncer does not run in a cluster, so set --to-kubeconfig: %w", err)
 	}
 	return config, nil
 }

@@ -45,11 +45,11 @@ func AgentCommand(use string) *cobra.Command {
 		},
 	}
 	o.AddFlags(c.Flags())
-	c.Flags().StringVar(&server, "server", os.Getenv("RIK_SERVER"), "address of the server, such as https://10.0.0.1:5000 [RIK_SERVER]")
-	c.Flags().StringVar(&token, "token", os.Getenv("RIK_TOKEN"), "join token; visible to others on this machine, so rather use --token-file or the environment [RIK_TOKEN]")
+	c.Flags().StringVar(&server, "server", os.Getenv("RIK_SERVER"), "address of the cluster's API, such as https://10.0.0.1:5000 [RIK_SERVER]")
+	c.Flags().StringVar(&token, "token", os.Getenv("RIK_TOKEN"), "join token; other users of this machine can see it, so prefer --token-file or the environment [RIK_TOKEN]")
 	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the join token; on the server it is node-token in the data directory")
-	c.Flags().StringVar(&level, "log-level", "info", "debug, info, warn or error")
-	c.Flags().StringVar(&format, "log-format", "text", "text or json")
+	c.Flags().StringVar(&level, "log-level", "info", "log level: debug, info, warn or error")
+	c.Flags().StringVar(&format, "log-format", "text", "log format: text or json")
 	return c
 }
 
@@ -73,7 +73,7 @@ func logger(level, format string) (*slog.Logger, error) {
 // joined needs no token.
 func connect(server, token, tokenFile string) (Connections, error) {
 	if server == "" {
-		return Connections{}, usagef("--server is needed: the address of the cluster's API, such as https://10.0.0.1:5000")
+		return Connections{}, usagef("--server is required: the address of the cluster's API, such as https://10.0.0.1:5000")
 	}
 	var c Connections
 	var err error

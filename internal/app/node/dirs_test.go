@@ -19,11 +19,11 @@ func TestFindDirs(t *testing.T) {
 		want       string // empty: no error
 	}{
 		"relative":    {"state", "run", ""},
-		"none":        {"", "/run/none", "--state-dir \"\" is no directory"},
-		"a comma":     {"/var/a,b", "/run/none", "--state-dir \"/var/a,b\" has a comma"},
-		"a colon":     {"/var/a:b", "/run/none", "has a comma, a colon"},
+		"none":        {"", "/run/none", "--state-dir \"\" is not a directory"},
+		"a comma":     {"/var/a,b", "/run/none", "--state-dir \"/var/a,b\" contains a comma"},
+		"a colon":     {"/var/a:b", "/run/none", "contains a comma, a colon"},
 		"a backslash": {"/var/a", `/run/no\ne`, "--run-dir"},
-		"in use":      {"/var/a", full, "--run-dir " + full + " is not a node's: it has netns in it"},
+		"in use":      {"/var/a", full, "--run-dir " + full + " does not belong to a node: it contains netns"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,8 +50,8 @@ func TestDirectoriesOfOthersAreRefused(t *testing.T) {
 		"nothing":       {nil, ""},
 		"a node's":      {[]string{"images/layers", "lock", "pods"}, ""},
 		"cut short":     {[]string{"images/layers"}, ""},
-		"somebody's":    {[]string{"images/holiday.jpg", "taxes"}, "--dir DIR is not a node's: it has images in it, and nothing that a node makes there (lock, images/layers)"},
-		"one with dots": {[]string{".ssh"}, "it has .ssh in it"},
+		"somebody's":    {[]string{"images/holiday.jpg", "taxes"}, "--dir DIR does not belong to a node: it contains images, and no file of a node (lock, images/layers)"},
+		"one with dots": {[]string{".ssh"}, "it contains .ssh"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,7 +25,7 @@ func (o *Options) validateInterface() []error {
 func addressOf(name string) (string, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
-		return "", fmt.Errorf("there is no such interface: this machine has %s", interfaces())
+		return "", fmt.Errorf("the interface does not exist; this machine has %s", interfaces())
 	}
 	addresses, err := link.Addrs()
 	if err != nil {
@@ -42,7 +42,7 @@ func addressOf(name string) (string, error) {
 func interfaces() string {
 	all, err := net.Interfaces()
 	if err != nil {
-		return "none that can be listed"
+		return "no interfaces that can be listed"
 	}
 	var names []string
 	for i := range all {

@@ -166,7 +166,7 @@ func (o *Options) jailDir() string {
 // belongs to the administrator and keeps its mode.
 func (o *Options) makeJailDir() error {
 	if err := os.MkdirAll(o.jailDir(), 0o700); err != nil {
-		return fmt.Errorf("making the directory of Firecracker's jails (--jail-dir): %w", err)
+		return fmt.Errorf("creating the directory of Firecracker's jails (--jail-dir): %w", err)
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func probe(vm *microvm.Config, log *slog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := vm.Driver.Probe(ctx)
 		if err == nil {
-			log.Info("microVMs run on this node", "vmm", vm.Driver.Name(), "version", found.Version, "accelerator", found.Accelerator)
+			log.Info("this node runs microVMs", "vmm", vm.Driver.Name(), "version", found.Version, "accelerator", found.Accelerator)
 		}
 		return err
 	}

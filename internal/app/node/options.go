@@ -113,45 +113,45 @@ func DefaultOptions() Options {
 func (o *Options) AddFlags(s *pflag.FlagSet) {
 	o.addDirFlags(s)
 	s.StringVar(&o.NodeName, "node-name", o.NodeName, "name of the node; the host name by default")
-	s.StringVar(&o.Address, "node-address", o.Address, "the node's IP address; that of the route to the server by default [IFACE_IP]")
-	s.StringVar(&o.Interface, "iface", o.Interface, "the network interface whose first IPv4 address is the node's, if --node-address names none [IFACE]")
-	s.StringVar(&o.ExternalAddress, "node-external-address", "", "the address at which the outside reaches the node")
-	s.StringToStringVar(&o.Labels, "node-label", nil, "labels that the node has when it first joins")
-	s.StringSliceVar(&o.Taints, "node-taint", nil, "taints that the node has when it first joins: key=value:Effect")
-	s.StringToStringVar(&o.Reserved, "reserved", nil, "what instances may not reserve, such as cpu=500m,memory=1Gi,disk=10Gi")
-	s.Int64Var(&o.MaxInstances, "max-instances", 0, "how many instances the node takes (default 250)")
-	s.BoolVar(&o.AllowOldRunc, "allow-old-runc", false, "use a runc that has known ways out of a container")
-	s.StringToStringVar(&o.Runtimes, "runtime", nil, "further OCI runtimes: name=path")
-	s.DurationVar(&o.PullTimeout, "image-pull-timeout", image.DefaultTime, "how long the pull of an image, or the download of an App or a Function, may take")
-	s.DurationVar(&o.PullStallTimeout, "image-pull-stall-timeout", image.DefaultStall, "how long a registry or a server may send nothing before a pull or a download is given up and tried again")
-	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "how large an image or a Function may be, unpacked")
-	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "how large an image or a Function may be, as it is downloaded")
-	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "how many files, directories and links an image or a Function may have")
-	s.StringVar(&o.RegistriesConf, "registries-conf", "", "containers-registries.conf(5); the system's by default")
-	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it, that all tenants' pulls without a secret use; none by default")
-	s.StringVar(&o.Network, "network", o.Network, "how instances reach others: auto (routes to nodes on the same link, VXLAN to others), vxlan (always: some clouds drop packets with instances' addresses), or none (they have their loopback only)")
-	s.StringSliceVar(&o.NetworkAllowFrom, "network-allow-from", nil, "ranges outside the cluster that may use the addresses of instances, virtual addresses and names through this node, such as 192.168.0.0/16")
-	s.BoolVar(&o.AllowHTTP, "allow-http", false, "let Functions be downloaded without TLS")
-	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "networks that are not public from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")
-	s.BoolVar(&o.AllowRootApps, "allow-root-apps", false, "let Apps run as root that ask for it")
-	s.StringVar(&o.CertDir, "registries-certs", "", "certificates of registries; /etc/containers/certs.d by default")
+	s.StringVar(&o.Address, "node-address", o.Address, "the node's IP address; by default the address of the route to the server [IFACE_IP]")
+	s.StringVar(&o.Interface, "iface", o.Interface, "network interface whose first IPv4 address is the node's address, if --node-address is not set [IFACE]")
+	s.StringVar(&o.ExternalAddress, "node-external-address", "", "address at which clients outside the cluster reach the node")
+	s.StringToStringVar(&o.Labels, "node-label", nil, "labels of the node when it joins for the first time")
+	s.StringSliceVar(&o.Taints, "node-taint", nil, "taints of the node when it joins for the first time: key=value:Effect")
+	s.StringToStringVar(&o.Reserved, "reserved", nil, "resources that instances cannot reserve, such as cpu=500m,memory=1Gi,disk=10Gi")
+	s.Int64Var(&o.MaxInstances, "max-instances", 0, "maximum number of instances on the node (default 250)")
+	s.BoolVar(&o.AllowOldRunc, "allow-old-runc", false, "accept a version of runc with known container escapes")
+	s.StringToStringVar(&o.Runtimes, "runtime", nil, "additional OCI runtimes: name=path")
+	s.DurationVar(&o.PullTimeout, "image-pull-timeout", image.DefaultTime, "maximum time for the pull of an image, or the download of an App or a Function")
+	s.DurationVar(&o.PullStallTimeout, "image-pull-stall-timeout", image.DefaultStall, "maximum time without data from a registry or server; the pull or download is then tried again")
+	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "maximum size of an unpacked image or Function")
+	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "maximum size of the download of an image or a Function")
+	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "maximum number of files, directories and links of an image or a Function")
+	s.StringVar(&o.RegistriesConf, "registries-conf", "", "file of containers-registries.conf(5); by default the system's file")
+	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it; pulls of all tenants without a secret use it; none by default")
+	s.StringVar(&o.Network, "network", o.Network, "network between instances: auto (routes to nodes on the same link, VXLAN to others), vxlan (always VXLAN, for clouds that drop packets with instances' addresses), or none (only a loopback interface)")
+	s.StringSliceVar(&o.NetworkAllowFrom, "network-allow-from", nil, "address ranges outside the cluster that may use instances, cluster IPs and names through this node, such as 192.168.0.0/16")
+	s.BoolVar(&o.AllowHTTP, "allow-http", false, "allow downloads of Functions without TLS")
+	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "private networks from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")
+	s.BoolVar(&o.AllowRootApps, "allow-root-apps", false, "allow Apps that request to run as root")
+	s.StringVar(&o.CertDir, "registries-certs", "", "directory with the certificates of registries; /etc/containers/certs.d by default")
 }
 
 // addDirFlags adds the flags that a purge also needs.
 func (o *Options) addDirFlags(s *pflag.FlagSet) {
-	s.StringVar(&o.StateDir, "state-dir", o.StateDir, "where the node keeps images and records")
-	s.StringVar(&o.RunDir, "run-dir", o.RunDir, "where the node keeps what need not survive a boot; short, for sockets lie in it")
+	s.StringVar(&o.StateDir, "state-dir", o.StateDir, "directory of images and records")
+	s.StringVar(&o.RunDir, "run-dir", o.RunDir, "directory of files that need not survive a restart of the machine; its path must be short, because it contains sockets")
 	s.StringVar(&o.CgroupParent, "cgroup-parent", "", "cgroup of the instances (default /rik, with a suffix for another --state-dir)")
-	s.StringVar(&o.Runc, "runc", "", "the OCI runtime runc; the one beside this program, or on the PATH, by default")
-	s.StringVar(&o.Shim, "shim", "", "the program rik-shim; the one beside this program by default")
-	s.StringVar(&o.VMM, "vmm", o.VMM, "what runs microVMs: auto (Firecracker where it and KVM work, QEMU otherwise), qemu, firecracker or none")
-	s.StringVar(&o.QEMU, "qemu", "", "the program qemu-system-x86_64; the one on the PATH by default")
-	s.StringVar(&o.Firecracker, "firecracker", o.Firecracker, "the program firecracker, or the folder with it and its jailer; on the PATH or in the working directory by default [FIRECRACKER_LOCATION]")
-	s.StringVar(&o.JailDir, "jail-dir", "", "where Firecracker's jails are made, on a file system without nodev and noexec; jails in the state directory by default")
-	s.StringVar(&o.Kernel, "kernel", o.Kernel, "the kernel of microVMs; guest/kernel beside this program by default [KERNEL_LOCATION]")
-	s.StringVar(&o.Initramfs, "initramfs", "", "the initramfs of microVMs, with rik's init; guest/initramfs beside this program by default")
-	s.StringVar(&o.NameServer, "name-server", "", "the program rik-dns, which answers names; the one beside this program by default")
-	s.StringVar(&o.Unpacker, "unpacker", "", "the program rik-unpack, which pulls images; the one beside this program by default")
+	s.StringVar(&o.Runc, "runc", "", "the OCI runtime runc; by default the one next to this program or on the PATH")
+	s.StringVar(&o.Shim, "shim", "", "the program rik-shim; by default the one next to this program")
+	s.StringVar(&o.VMM, "vmm", o.VMM, "VMM of microVMs: auto (Firecracker if it and KVM work, otherwise QEMU), qemu, firecracker or none")
+	s.StringVar(&o.QEMU, "qemu", "", "the program qemu-system-x86_64; by default the one on the PATH")
+	s.StringVar(&o.Firecracker, "firecracker", o.Firecracker, "the program firecracker, or the directory with it and its jailer; by default on the PATH or in the working directory [FIRECRACKER_LOCATION]")
+	s.StringVar(&o.JailDir, "jail-dir", "", "directory of Firecracker's jails, on a file system without nodev and noexec; by default jails in the state directory")
+	s.StringVar(&o.Kernel, "kernel", o.Kernel, "the kernel of microVMs; by default guest/kernel next to this program [KERNEL_LOCATION]")
+	s.StringVar(&o.Initramfs, "initramfs", "", "the initramfs of microVMs with the guest init; by default guest/initramfs next to this program")
+	s.StringVar(&o.NameServer, "name-server", "", "the program rik-dns, which serves DNS; by default the one next to this program")
+	s.StringVar(&o.Unpacker, "unpacker", "", "the program rik-unpack, which pulls images; by default the one next to this program")
 }
 
 var cgroupName = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
@@ -200,19 +200,19 @@ func (o *Options) findDirs() []error {
 	for flag, dir := range map[string]*string{"--state-dir": &o.StateDir, "--run-dir": &o.RunDir} {
 		absolute, err := filepath.Abs(*dir)
 		if err != nil || *dir == "" {
-			problems = append(problems, usagef("%s %q is no directory", flag, *dir))
+			problems = append(problems, usagef("%s %q is not a directory", flag, *dir))
 			continue
 		}
 		*dir = absolute
 		// These characters separate the options and the layers of an overlay mount.
 		if strings.ContainsAny(absolute, `,:\`) {
-			problems = append(problems, usagef("%s %q has a comma, a colon or a backslash in it, which the options of a mount cannot have", flag, absolute))
+			problems = append(problems, usagef("%s %q contains a comma, a colon or a backslash, which mount options cannot contain", flag, absolute))
 		}
 	}
 	if o.JailDir != "" {
 		absolute, err := filepath.Abs(o.JailDir)
 		if err != nil {
-			problems = append(problems, usagef("--jail-dir %q is no directory", o.JailDir))
+			problems = append(problems, usagef("--jail-dir %q is not a directory", o.JailDir))
 		}
 		o.JailDir = absolute
 	}
@@ -239,7 +239,7 @@ func requireNodes(flag, dir string, names ...string) error {
 			return nil
 		}
 	}
-	return usagef("%s %s is not a node's: it has %s in it, and nothing that a node makes there (%s)",
+	return usagef("%s %s does not belong to a node: it contains %s, and no file of a node (%s)",
 		flag, dir, entries[0].Name(), strings.Join(names, ", "))
 }
 
@@ -273,20 +273,20 @@ func (o *Options) findPrograms() []error {
 		path               *string
 		name, flag, remedy string
 	}{
-		{&o.Runc, "runc", "--runc", "runc 1.2.8, 1.3.3, 1.4.0 or newer is needed: \"make build\" builds one into bin/"},
-		{&o.Shim, "rik-shim", "--shim", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
-		{&o.NameServer, "rik-dns", "--name-server", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
-		{&o.Unpacker, "rik-unpack", "--unpacker", "it is part of rik: \"make build\" builds it, and it belongs beside this program"},
+		{&o.Runc, "runc", "--runc", "runc 1.2.8, 1.3.3, 1.4.0 or later is required: \"make build\" builds one into bin/"},
+		{&o.Shim, "rik-shim", "--shim", "it is part of rik: \"make build\" builds it next to this program"},
+		{&o.NameServer, "rik-dns", "--name-server", "it is part of rik: \"make build\" builds it next to this program"},
+		{&o.Unpacker, "rik-unpack", "--unpacker", "it is part of rik: \"make build\" builds it next to this program"},
 	} {
 		if *p.path != "" {
 			if err := runnable(*p.path); err != nil {
-				problems = append(problems, fmt.Errorf("%s %s: %w; leave the flag out to use the %s beside this program or on the PATH", p.flag, *p.path, err, p.name))
+				problems = append(problems, fmt.Errorf("%s %s: %w; remove the flag to use the %s next to this program or on the PATH", p.flag, *p.path, err, p.name))
 			}
 			continue
 		}
 		found, err := find(p.name)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("the program %s is neither beside this one nor on the PATH: %s; or name it with %s", p.name, p.remedy, p.flag))
+			problems = append(problems, fmt.Errorf("the program %s is neither next to this program nor on the PATH: %s; or set %s", p.name, p.remedy, p.flag))
 		}
 		*p.path = found
 	}
@@ -298,7 +298,7 @@ func runnable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("there is no such file")
+		return errors.New("the file does not exist")
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
@@ -325,7 +325,7 @@ func (o *Options) taints() ([]rikv1alpha1.Taint, error) {
 	for _, text := range o.Taints {
 		rest, effect, ok := strings.Cut(text, ":")
 		if !ok || rest == "" {
-			return nil, usagef("--node-taint %q is not like key=value:NoSchedule", text)
+			return nil, usagef("--node-taint %q does not have the form key=value:NoSchedule", text)
 		}
 		key, value, _ := strings.Cut(rest, "=")
 		taints = append(taints, rikv1alpha1.Taint{Key: key, Value: value, Effect: rikv1alpha1.TaintEffect(effect)})
@@ -342,7 +342,7 @@ func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
 	for _, name := range slices.Sorted(maps.Keys(o.Reserved)) {
 		text := o.Reserved[name]
 		if !slices.Contains(reservable, rikv1alpha1.ResourceName(name)) {
-			return nil, usagef("--reserved %s=%s: there is no resource %q: use cpu, memory or disk", name, text, name)
+			return nil, usagef("--reserved %s=%s: the resource %q does not exist: use cpu, memory or disk", name, text, name)
 		}
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
@@ -398,7 +398,7 @@ func (o *Options) allowFrom() ([]netip.Prefix, error) {
 	for _, text := range o.NetworkAllowFrom {
 		p, err := netip.ParsePrefix(text)
 		if err != nil || !p.Addr().Is4() {
-			return nil, usagef("--network-allow-from %q is no range of IPv4 addresses such as 192.168.0.0/16", text)
+			return nil, usagef("--network-allow-from %q is not an IPv4 address range such as 192.168.0.0/16", text)
 		}
 		all = append(all, p.Masked())
 	}

@@ -25,7 +25,7 @@ func TestFindProgramsNamesTheFlag(t *testing.T) {
 		o     Options
 		wants []string
 	}{
-		"runc":     {Options{Runc: "/nope", Shim: program, Unpacker: program, NameServer: program}, []string{"--runc /nope", "no such file", "leave the flag out"}},
+		"runc":     {Options{Runc: "/nope", Shim: program, Unpacker: program, NameServer: program}, []string{"--runc /nope", "does not exist", "remove the flag"}},
 		"shim":     {Options{Runc: program, Shim: plain, Unpacker: program, NameServer: program}, []string{"--shim " + plain, "not executable"}},
 		"unpacker": {Options{Runc: program, Shim: program, Unpacker: dir, NameServer: program}, []string{"--unpacker " + dir, "not a file"}},
 		"all":      {Options{Runc: "/a", Shim: "/b", Unpacker: "/c", NameServer: "/d"}, []string{"--runc", "--shim", "--unpacker", "--name-server"}},

@@ -20,7 +20,7 @@ func purgeCommand() *cobra.Command {
 	o := DefaultOptions()
 	c := &cobra.Command{
 		Use:   "purge",
-		Short: "Stop all instances of a node that is not running, and remove all it made here",
+		Short: "Stop all instances of a stopped node, and remove everything that it created on this machine",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			log, err := logger("warn", "text")
@@ -81,7 +81,7 @@ func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
 // noObjects is the source of objects for a driver that starts no instances.
 type noObjects struct{}
 
-var errPurging = fmt.Errorf("the node is being removed")
+var errPurging = fmt.Errorf("removing the node")
 
 func (noObjects) ConfigMap(context.Context, string, string) (instance.Entries, error) {
 	return instance.Entries{}, errPurging

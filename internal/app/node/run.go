@@ -79,7 +79,7 @@ func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) erro
 		return err
 	}
 	if err := stores.images.CanMount(); err != nil {
-		return errors.Join(fmt.Errorf("%w; next: have --state-dir name a directory on a disk of this machine, with ext4 or xfs, or take --no-agent for a server without a node", err), stores.Close())
+		return errors.Join(fmt.Errorf("%w; next: set --state-dir to a directory on a disk of this machine with ext4 or xfs, or use --no-agent for a server without a node", err), stores.Close())
 	}
 	config, err := o.config(ctx, c, stores, log)
 	if err != nil {

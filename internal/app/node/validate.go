@@ -82,7 +82,7 @@ func tooMuch(reserved, capacity rikv1alpha1.ResourceList) []error {
 	for _, name := range reservable {
 		has := capacity[name]
 		if q := reserved[name]; q.Sign() > 0 && q.Cmp(has) >= 0 {
-			problems = append(problems, usagef("--reserved %s=%s leaves nothing of the %s that this machine has: reserve less, such as 500m of cpu or 1Gi of memory",
+			problems = append(problems, usagef("--reserved %s=%s leaves nothing of the %s of this machine: reserve less, such as 500m of cpu or 1Gi of memory",
 				name, q.String(), has.String()))
 		}
 	}
@@ -106,10 +106,10 @@ func (o *Options) validateRuntimes() []error {
 	for _, name := range slices.Sorted(maps.Keys(o.Runtimes)) {
 		path := o.Runtimes[name]
 		if len(validation.IsDNS1123Label(name)) > 0 || name == oci.DefaultRuntime {
-			problems = append(problems, usagef("--runtime %s=%s: %q is no name for a further runtime: use a-z, 0-9 and -, and --runc for %s", name, path, name, oci.DefaultRuntime))
+			problems = append(problems, usagef("--runtime %s=%s: %q is not a name for an additional runtime: use a-z, 0-9 and -, and --runc for %s", name, path, name, oci.DefaultRuntime))
 		}
 		if err := runnable(path); err != nil {
-			problems = append(problems, fmt.Errorf("--runtime %s=%s: %w; name an OCI runtime by its whole path", name, path, err))
+			problems = append(problems, fmt.Errorf("--runtime %s=%s: %w; use the absolute path of an OCI runtime", name, path, err))
 		}
 	}
 	return problems
@@ -128,7 +128,7 @@ func (o *Options) validateRegistries() []error {
 		info, err := os.Stat(f.path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			err = errors.New("there is no such file or directory")
+			err = errors.New("the file or directory does not exist")
 		case err != nil:
 		case info.IsDir() && !f.directory:
 			err = errors.New("is a directory")
@@ -136,7 +136,7 @@ func (o *Options) validateRegistries() []error {
 			err = errors.New("is not a directory")
 		}
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s %s: %w; leave the flag out to use the system's", f.flag, f.path, err))
+			problems = append(problems, fmt.Errorf("%s %s: %w; remove the flag to use the system's file", f.flag, f.path, err))
 		}
 	}
 	return problems

@@ -84,11 +84,11 @@ func TestFilesThatAreNotThere(t *testing.T) {
 		"none named":             {Options{}, ""},
 		"all there":              {Options{Runtimes: map[string]string{"sh": "/bin/sh"}, RegistriesConf: file, CertDir: dir}, ""},
 		"nothing in it":          {Options{RegistriesConf: os.DevNull}, ""},
-		"a runtime":              {Options{Runtimes: map[string]string{"foo": "/nonexist"}}, "--runtime foo=/nonexist: there is no such file"},
-		"a runtime's name":       {Options{Runtimes: map[string]string{"F o": "/bin/sh"}}, `"F o" is no name`},
-		"a configuration":        {Options{RegistriesConf: "/nonexist"}, "--registries-conf /nonexist: there is no such"},
+		"a runtime":              {Options{Runtimes: map[string]string{"foo": "/nonexist"}}, "--runtime foo=/nonexist: the file does not exist"},
+		"a runtime's name":       {Options{Runtimes: map[string]string{"F o": "/bin/sh"}}, `"F o" is not a name`},
+		"a configuration":        {Options{RegistriesConf: "/nonexist"}, "--registries-conf /nonexist: the file or directory does not exist"},
 		"a directory as one":     {Options{RegistriesConf: dir}, "is a directory"},
-		"certificates":           {Options{CertDir: "/nonexist"}, "--registries-certs /nonexist: there is no such"},
+		"certificates":           {Options{CertDir: "/nonexist"}, "--registries-certs /nonexist: the file or directory does not exist"},
 		"certificates in a file": {Options{CertDir: file}, "is not a directory"},
 	} {
 		err := errors.Join(append(tc.o.validateRuntimes(), tc.o.validateRegistries()...)...)

@@ -13,7 +13,7 @@ type Bytes int64
 // minQuota leaves an embedded etcd room for its own bookkeeping.
 const minQuota = 64 << 20
 
-var errBytes = errors.New("give an amount of 64Mi or more, such as 10Gi")
+var errBytes = errors.New("use a size of 64Mi or more, such as 10Gi")
 
 // Set implements pflag.Value.
 func (b *Bytes) Set(text string) error {

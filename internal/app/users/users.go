@@ -16,7 +16,7 @@ import (
 var commands = []string{"deploy", "get", "delete"}
 
 // errNoRikctl says that the program with the users' commands is missing.
-var errNoRikctl = errors.New("rikctl is neither beside rik nor on PATH: install it, it has the users' commands")
+var errNoRikctl = errors.New("rikctl is neither next to rik nor on the PATH: install it, it contains the commands for users")
 
 // Means says whether a command line of a program is rikctl's.
 func Means(program string, args []string) bool {

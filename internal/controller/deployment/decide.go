@@ -60,13 +60,13 @@ func taken(w *rikv1alpha1.Workload, d *appsv1.Deployment) *Problem {
 	owner := metav1.GetControllerOf(w)
 	switch {
 	case owner != nil && owner.Kind == translation.Kind:
-		return &Problem{ReasonNameTaken, fmt.Sprintf("the Workload %q is still that of an earlier Deployment of this name; this one starts when it is gone", w.Name)}
+		return &Problem{ReasonNameTaken, fmt.Sprintf("the Workload %q still belongs to an earlier Deployment of this name; this Deployment starts when that Workload is deleted", w.Name)}
 	case owner != nil:
 		return &Problem{ReasonNameTaken, fmt.Sprintf("the Workload %q belongs to %s %q: give the Deployment another name", w.Name, owner.Kind, owner.Name)}
 	case w.Annotations[rikv1alpha1.AnnotationDeployment] == d.Name && w.DeletionTimestamp == nil:
-		return &Problem{ReasonNameTaken, fmt.Sprintf("an earlier Deployment left the Workload %q behind, and the labels of its instances do not match this one's selector: "+
+		return &Problem{ReasonNameTaken, fmt.Sprintf("an earlier Deployment left the Workload %q, and the labels of its instances do not match the selector of this Deployment: "+
 			"delete the Workload, or change the selector", w.Name)}
 	}
-	return &Problem{ReasonNameTaken, fmt.Sprintf("there is a Workload %q that this Deployment did not make: delete it, give the Deployment another name, "+
-		"or set the annotation %s=%s on the Workload to have the Deployment take it over", w.Name, rikv1alpha1.AnnotationDeployment, d.Name)}
+	return &Problem{ReasonNameTaken, fmt.Sprintf("the Workload %q exists, and this Deployment did not create it. Delete it, give the Deployment another name, "+
+		"or set the annotation %s=%s on the Workload, and the Deployment takes it over", w.Name, rikv1alpha1.AnnotationDeployment, d.Name)}
 }

@@ -71,14 +71,14 @@ func TestDecide(t *testing.T) {
 		{"fence asked for", func(s *world) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
 		{"fence no longer asked for", func(s *world) { s.w.Annotations["workloads.kcp.dev/fence-after"] = "30s" }, "update"},
 		{"not honored", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
-		{"somebody's workload", func(s *world) { s.w.OwnerReferences, s.w.Annotations = nil, nil }, "NameTaken did not make"},
+		{"somebody's workload", func(s *world) { s.w.OwnerReferences, s.w.Annotations = nil, nil }, "NameTaken did not create it"},
 		{"another controller's", func(s *world) { s.w.OwnerReferences[0].Kind, s.w.OwnerReferences[0].UID = "Chart", "c1" }, "NameTaken belongs to Chart"},
 		{"orphaned by a deployment of the name", func(s *world) { s.w.OwnerReferences = nil }, "update"},
 		{"orphaned, and asked for otherwise now", func(s *world) { s.w.OwnerReferences, s.d.Spec.Replicas = nil, pointer(int32(9)) }, "update"},
 		{"owned, not controlled", func(s *world) { s.w.OwnerReferences[0].Controller = nil }, "update"},
 		{"orphan that is selected by nothing", func(s *world) {
 			s.w.OwnerReferences, s.w.Spec.Labels = nil, map[string]string{"app": "other"}
-		}, "NameTaken do not match this one's selector"},
+		}, "NameTaken do not match the selector"},
 		{"orphan that is being deleted", func(s *world) {
 			s.w.OwnerReferences, s.w.DeletionTimestamp = nil, &metav1.Time{Time: time.Unix(9, 0)}
 		}, "NameTaken"},

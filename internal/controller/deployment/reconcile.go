@@ -134,15 +134,15 @@ func (r *Reconciler) act(ctx context.Context, a Action) error {
 				return err
 			}
 			r.config.Workloads.Put(&live)
-			return fmt.Errorf("%w: workload %s/%s is there already", reconcile.ErrAgain, live.Namespace, live.Name)
+			return fmt.Errorf("%w: workload %s/%s already exists", reconcile.ErrAgain, live.Namespace, live.Name)
 		}
 		if err != nil {
-			return fmt.Errorf("making workload %s/%s: %w", a.Create.Namespace, a.Create.Name, err)
+			return fmt.Errorf("creating workload %s/%s: %w", a.Create.Namespace, a.Create.Name, err)
 		}
 		r.config.Workloads.Put(a.Create)
 	case a.Update != nil:
 		if err := r.config.Client.Update(ctx, a.Update); err != nil {
-			return fmt.Errorf("changing workload %s/%s: %w", a.Update.Namespace, a.Update.Name, err)
+			return fmt.Errorf("updating workload %s/%s: %w", a.Update.Namespace, a.Update.Name, err)
 		}
 		r.config.Workloads.Put(a.Update)
 	}

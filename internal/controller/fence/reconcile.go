@@ -175,11 +175,11 @@ func verdict(s *site, m member) Verdict {
 	if !m.fenced {
 		return Verdict{}
 	}
-	since := "the kcp that it came from has not been in touch yet"
+	since := "the kcp that it came from has not answered yet"
 	if proven := s.lease.Proven(); !proven.IsZero() {
-		since = "the kcp that it came from has not been in touch since " + proven.UTC().Format(time.RFC3339)
+		since = "the kcp that it came from has not answered since " + proven.UTC().Format(time.RFC3339)
 	}
-	return Verdict{Fenced: true, Message: fmt.Sprintf("%s; its instances are stopped until it is (%s=%s)", since, workloadv1alpha1.FenceAfterAnnotation, m.after)}
+	return Verdict{Fenced: true, Message: fmt.Sprintf("%s; its instances are stopped until the kcp answers (%s=%s)", since, workloadv1alpha1.FenceAfterAnnotation, m.after)}
 }
 
 // Age returns the age of the last proof of contact with the kcp of a namespace. fenced is false
@@ -219,7 +219,7 @@ func clusterOf(ctx context.Context, c client.Reader, namespace string) (string, 
 	found := &corev1.Namespace{}
 	err := c.Get(ctx, client.ObjectKey{Name: namespace}, found)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return "", fmt.Errorf("looking whose namespace %s is, for a fence: %w", namespace, err)
+		return "", fmt.Errorf("finding the cluster that owns namespace %s, for a fence: %w", namespace, err)
 	}
 	var locator workloadv1alpha1.Locator
 	if json.Unmarshal([]byte(found.Annotations[workloadv1alpha1.LocatorAnnotation]), &locator) != nil {
@@ -297,7 +297,7 @@ func (r *Reconciler) challenge(ctx context.Context, uid string) error {
 		"annotations": map[string]any{workloadv1alpha1.FenceChallengeAnnotation: text},
 	}})
 	if err != nil {
-		return fmt.Errorf("writing down a challenge: %w", err)
+		return fmt.Errorf("encoding a challenge: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, writeTimeout, fmt.Errorf("no answer for %s", writeTimeout))
 	defer cancel()

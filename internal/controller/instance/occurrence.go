@@ -87,7 +87,7 @@ func containerOccurrences(before, after *rikv1alpha1.ContainerStatus) []occurren
 	if end := endOf(after); end != nil && !sameEnd(end, endOf(before)) {
 		switch goesOn := after.State == rikv1alpha1.ContainerRunning && before.State == after.State && before.RestartCount == after.RestartCount; {
 		case end.Reason == containerOOMKilled && goesOn:
-			say(containerOOMKilled, "Running", "is short of memory: %s", end.Message)
+			say(containerOOMKilled, "Running", "ran out of memory: %s", end.Message)
 		case end.Reason == containerOOMKilled:
 			say(containerOOMKilled, "Running", "was killed: %s", end.Message)
 		case end.Reason == containerUnhealthy:
@@ -97,7 +97,7 @@ func containerOccurrences(before, after *rikv1alpha1.ContainerStatus) []occurren
 			say(end.Reason, "Running", "ended: %s", end.Message)
 		}
 		if waits && after.Reason == containerCrashLoop {
-			say(eventBackOff, "Restarting", "ended with code %d (%s) and is started again after a pause", end.ExitCode, end.Reason)
+			say(eventBackOff, "Restarting", "exited with code %d (%s) and is started again after a pause", end.ExitCode, end.Reason)
 		}
 	}
 	changed := before.Reason != after.Reason || before.Message != after.Message

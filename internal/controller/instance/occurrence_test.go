@@ -34,7 +34,7 @@ func TestOccurrences(t *testing.T) {
 	}
 	pending := status{Phase: rikv1alpha1.InstancePending, Reason: "InsufficientCPU", Message: "0 of 1"}
 	failed := status{Phase: rikv1alpha1.InstanceFailed, Message: "gone"}
-	backOff := occurrence{"BackOff", "Restarting", `container "main" ended with code 1 (Error) and is started again after a pause`}
+	backOff := occurrence{"BackOff", "Restarting", `container "main" exited with code 1 (Error) and is started again after a pause`}
 	for name, tc := range map[string]struct {
 		before, after status
 		want          []occurrence
@@ -50,14 +50,14 @@ func TestOccurrences(t *testing.T) {
 		"out of memory, running again before it was told": {up, running(container{State: rikv1alpha1.ContainerRunning, RestartCount: 1, LastState: end("OOMKilled", 137, noon)}),
 			[]occurrence{{"OOMKilled", "Running", `container "main" was killed: why`}}},
 		"out of memory, and it goes on": {up, running(container{State: rikv1alpha1.ContainerRunning, LastState: end("OOMKilled", 137, noon)}),
-			[]occurrence{{"OOMKilled", "Running", `container "main" is short of memory: why`}}},
+			[]occurrence{{"OOMKilled", "Running", `container "main" ran out of memory: why`}}},
 		"a failed liveness probe": {up, waiting("CrashLoopBackOff", end("Unhealthy", 137, noon)), []occurrence{
 			{"Unhealthy", "Probing", `container "main" was ended: why`},
-			{"BackOff", "Restarting", `container "main" ended with code 137 (Unhealthy) and is started again after a pause`},
+			{"BackOff", "Restarting", `container "main" exited with code 137 (Unhealthy) and is started again after a pause`},
 		}},
 		"a lost microVM": {up, waiting("CrashLoopBackOff", end("VMEnded", 137, noon)), []occurrence{
 			{"VMEnded", "Running", `container "main" ended: why`},
-			{"BackOff", "Restarting", `container "main" ended with code 137 (VMEnded) and is started again after a pause`},
+			{"BackOff", "Restarting", `container "main" exited with code 137 (VMEnded) and is started again after a pause`},
 		}},
 		"volumes that were lost with it": {
 			running(container{State: rikv1alpha1.ContainerWaiting, LastState: end("VMEnded", 137, noon)}),

@@ -27,10 +27,10 @@ const (
 )
 
 // messageNobodyPlaces contains no time, because that would change with each controller.
-const messageNobodyPlaces = "no scheduler is connected to the controller: no instance is placed until one is"
+const messageNobodyPlaces = "no scheduler is connected to the controller, so instances are not placed until one connects"
 
 // messageStoppedByNode is for users who find an ended instance that no user deleted.
-const messageStoppedByNode = "its node stopped it, after so long without contact that it might have been replaced (onDisconnect: Stop, or a fence)"
+const messageStoppedByNode = "its node lost the connection for so long that the instance may have been replaced, and stopped it (onDisconnect: Stop, or a fence)"
 
 // Binding is the scheduler's proposal of a node.
 type Binding struct {
@@ -185,11 +185,11 @@ func placed(in *rikv1alpha1.Instance, f Facts) Step {
 	switch {
 	case !f.Node.Exists:
 	case f.Node.Silent:
-		return lost(in, ReasonNodeUnreachable, "node "+in.Spec.NodeName+" is not heard of")
+		return lost(in, ReasonNodeUnreachable, "node "+in.Spec.NodeName+" has not reported for longer than --node-timeout")
 	case f.Node.Unheard && in.Status.Phase == rikv1alpha1.InstanceUnknown:
 		return Step{} // the known state is older
 	case f.Node.Unheard:
-		return lost(in, ReasonSchedulerUnavailable, "nobody hears of node "+in.Spec.NodeName+", because no scheduler is connected")
+		return lost(in, ReasonSchedulerUnavailable, "no scheduler is connected, so node "+in.Spec.NodeName+" cannot report")
 	}
 	if in.Status.Phase == rikv1alpha1.InstanceUnknown && !f.Node.LastSeen {
 		// An observation from before the loss does not show the current state.

@@ -82,7 +82,7 @@ func TestNext(t *testing.T) {
 		"the scheduler is back and says why": {object("Pending", "", forWantOfScheduler), Facts{Back: true, Unplaced: &Unplaced{"Unschedulable", "why"}},
 			status(rikv1alpha1.InstanceStatus{Phase: "Pending", Reason: "Unschedulable", Message: "why"})},
 		"unheard": {object("Running", "n"), Facts{Observation: seen("Running", 3), Node: unheard}, status(rikv1alpha1.InstanceStatus{
-			Phase: "Unknown", Reason: ReasonSchedulerUnavailable, Message: "nobody hears of node n, because no scheduler is connected"})},
+			Phase: "Unknown", Reason: ReasonSchedulerUnavailable, Message: "no scheduler is connected, so node n cannot report"})},
 		"unheard, lost before":             {object("Unknown", "n"), Facts{Node: unheard}, Step{}},
 		"unheard, but ended":               {object("Failed", "n"), Facts{Node: unheard}, Step{}},
 		"unheard, deleted":                 {object("Running", "n", deleting(30)), Facts{Node: unheard}, Step{}},
@@ -116,7 +116,7 @@ func TestNext(t *testing.T) {
 		"stopped unasked": {object("Running", "n"), Facts{Observation: seen("Terminated", 3), Node: up, Now: noon},
 			status(rikv1alpha1.InstanceStatus{Phase: "Failed", Reason: ReasonStoppedByNode, Message: messageStoppedByNode, Sequence: 3, FinishedAt: &noon, HostAddress: "192.0.2.7"})},
 		"silent": {object("Running", "n"), Facts{Node: silent},
-			status(rikv1alpha1.InstanceStatus{Phase: "Unknown", Reason: ReasonNodeUnreachable, Message: "node n is not heard of"})},
+			status(rikv1alpha1.InstanceStatus{Phase: "Unknown", Reason: ReasonNodeUnreachable, Message: "node n has not reported for longer than --node-timeout"})},
 		"silent, but ended":        {object("Completed", "n"), Facts{Node: silent}, Step{}},
 		"not yet told of the node": {object("Unknown", "n"), Facts{Observation: seen("Running", 3), Node: NodeFacts{Exists: true}}, Step{}},
 		"back again": {object("Unknown", "n", sequence(3)), Facts{Observation: seen("Running", 3), Node: up},

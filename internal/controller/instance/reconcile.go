@@ -306,13 +306,13 @@ func (r *Reconciler) release(ctx context.Context, in *rikv1alpha1.Instance, tomb
 			return err
 		}
 		r.config.Scheduler.Tombstone(t)
-		r.config.Logger.Info("giving up an instance on its node", "instance", index.Key(in), "node", t.Node)
+		r.config.Logger.Info("removing an instance without the confirmation of its node", "instance", index.Key(in), "node", t.Node)
 	}
 	next := in.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == rikv1alpha1.FinalizerNode })
 	stored, err := r.config.Store.Update(ctx, next)
 	if err != nil {
-		return fmt.Errorf("letting go of instance %s: %w", index.Key(in), err)
+		return fmt.Errorf("removing the finalizer of instance %s: %w", index.Key(in), err)
 	}
 	if len(next.Finalizers) > 0 {
 		r.config.View.Put(stored)

@@ -72,9 +72,9 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) (*jointoken.Crea
 	}
 	switch {
 	case asked.Seconds < 0 || asked.Seconds > maxSeconds:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("a life of %d seconds is not between 0, which has no end, and %d", asked.Seconds, maxSeconds))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("a lifetime of %d seconds is not between 0 (no expiry) and %d", asked.Seconds, maxSeconds))
 	case len(asked.Description) > maxDescription:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the description has %d bytes, and %d is the most", len(asked.Description), maxDescription))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the description has %d bytes, and the limit is %d", len(asked.Description), maxDescription))
 	}
 	token, err := t.Create(r.Context(), Options{Life: time.Duration(asked.Seconds) * time.Second, Description: asked.Description})
 	if err != nil {

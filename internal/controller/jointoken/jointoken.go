@@ -109,7 +109,7 @@ type Options struct {
 // Create creates a token. The text of the token can be read only from its result.
 func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, error) {
 	if options.Life < 0 {
-		return jointoken.Token{}, fmt.Errorf("a token's life of %v has ended before it began", options.Life)
+		return jointoken.Token{}, fmt.Errorf("the lifetime of a token must not be negative, got %v", options.Life)
 	}
 	token := jointoken.Token{CAHash: t.caHash, ID: randomID(), Secret: randomSecret()}
 	secret := &corev1.Secret{
@@ -124,7 +124,7 @@ func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, 
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
 	if err := t.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return jointoken.Token{}, fmt.Errorf("making namespace %s: %w", Namespace, err)
+		return jointoken.Token{}, fmt.Errorf("creating namespace %s: %w", Namespace, err)
 	}
 	if err := t.client.Create(ctx, secret); err != nil {
 		return jointoken.Token{}, fmt.Errorf("storing the join token: %w", err)
@@ -184,7 +184,7 @@ func (t *Tokens) stored(ctx context.Context, token jointoken.Token) (*corev1.Sec
 	secret := &corev1.Secret{}
 	err := t.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: namePrefix + token.ID}, secret)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("%w: there is no token %s", ErrRefused, token.ID)
+		return nil, fmt.Errorf("%w: token %s does not exist", ErrRefused, token.ID)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading join token %s: %w", token.ID, err)
@@ -206,7 +206,7 @@ func (t *Tokens) end(ctx context.Context, stored *corev1.Secret) error {
 	stored.Data[keyCreated] = stored.Data[keyExpires]
 	err := t.client.Update(ctx, stored)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("ending join token %s, which was made while a server's clock was ahead: %w", idOf(stored), err)
+		return fmt.Errorf("expiring join token %s, which was created while a server's clock was ahead: %w", idOf(stored), err)
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func ahead(stored *corev1.Secret, now time.Time) bool {
 func (t *Tokens) Run(ctx context.Context, log *slog.Logger) error {
 	for {
 		if err := t.endAll(ctx, log); err != nil && ctx.Err() == nil {
-			log.Warn("join tokens were not looked through", "err", err)
+			log.Warn("checking the join tokens failed", "err", err)
 		}
 		if !pause.For(ctx, endInterval) {
 			return nil
@@ -246,7 +246,7 @@ func (t *Tokens) endAll(ctx context.Context, log *slog.Logger) error {
 		if s.Type != SecretType || !ahead(s, t.now()) {
 			continue
 		}
-		log.Warn("a join token was made later than this machine's clock says now; it has ended: make another", "token", idOf(s), "created", s.CreationTimestamp.UTC())
+		log.Warn("expired a join token whose creation time is later than this machine's clock; create another", "token", idOf(s), "created", s.CreationTimestamp.UTC())
 		errs = append(errs, t.end(ctx, s))
 	}
 	return errors.Join(errs...)

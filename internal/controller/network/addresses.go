@@ -134,7 +134,7 @@ func (a *Addresses) Of(w *rikv1alpha1.Workload) (addresses []string, problem str
 		addresses = append(addresses, prefix.Addr().String())
 	} else {
 		a.waiting[w.UID] = struct{}{}
-		problem = fmt.Sprintf("no address of --service-cidr %s is left: delete workloads that serve ports, or use a larger --service-cidr", a.settings.ServiceCIDR)
+		problem = fmt.Sprintf("all addresses of --service-cidr %s are in use: delete workloads that serve ports, or use a larger --service-cidr", a.settings.ServiceCIDR)
 	}
 	if !hasType(&w.Spec.InstanceTemplate, rikv1alpha1.PortLoadBalancer) {
 		delete(a.balanced, w.UID)

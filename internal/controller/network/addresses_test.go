@@ -19,7 +19,7 @@ func TestAddressesExhausted(t *testing.T) {
 	if len(a.Status.Addresses) != 1 || len(b.Status.Addresses) != 1 || len(c.Status.Addresses) != 0 || len(none.Status.Addresses) != 0 {
 		t.Fatalf("addresses %v, %v, %v, %v", a.Status.Addresses, b.Status.Addresses, c.Status.Addresses, none.Status.Addresses)
 	}
-	if _, problem := w.reconcile(c); !strings.Contains(problem, "no address of --service-cidr 10.63.0.0/30 is left") {
+	if _, problem := w.reconcile(c); !strings.Contains(problem, "all addresses of --service-cidr 10.63.0.0/30 are in use") {
 		t.Errorf("Of = %q, want the reason", problem)
 	}
 	a = a.DeepCopy()

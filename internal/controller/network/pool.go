@@ -95,7 +95,7 @@ func (p *pool) claim(owner string, prefix netip.Prefix, since int64) (lost []str
 				continue
 			}
 			if c.since < since || c.since == since && other < owner {
-				return nil, fmt.Errorf("%s overlaps %s, which %s has", prefix, c.prefix, other)
+				return nil, fmt.Errorf("%s overlaps %s, which belongs to %s", prefix, c.prefix, other)
 			}
 			lost = append(lost, other)
 		}

@@ -110,14 +110,14 @@ func (r *Ranges) ofLocked(n *rikv1alpha1.Node) (podCIDR, problem string, awake [
 		// Claim the range again, because its previous owner may be deleted.
 		lost, err := r.claimLocked(n)
 		if err != nil {
-			problem = err.Error() + ": delete the Node, and it joins again with another"
+			problem = err.Error() + ": delete the Node; it joins again with another range"
 		}
 		return n.Spec.PodCIDR, problem, lost
 	}
 	prefix, ok := r.pool.take(n.Name)
 	if !ok {
 		r.waiting[n.Name] = struct{}{}
-		return "", fmt.Sprintf("no /%d of --cluster-cidr %s is left for this node: delete Nodes that are gone, or use a larger --cluster-cidr",
+		return "", fmt.Sprintf("no range of prefix length %d is free in --cluster-cidr %s for this node: delete Nodes that do not exist any more, or use a larger --cluster-cidr",
 			r.settings.NodeCIDRSize, r.settings.ClusterCIDR), nil
 	}
 	return prefix.String(), "", nil

@@ -19,7 +19,7 @@ func TestRangesExhausted(t *testing.T) {
 	if a.Spec.PodCIDR != "10.62.0.0/24" || b.Spec.PodCIDR != "10.62.1.0/24" || c.Spec.PodCIDR != "" {
 		t.Fatalf("ranges %q, %q, %q, want one each for two nodes", a.Spec.PodCIDR, b.Spec.PodCIDR, c.Spec.PodCIDR)
 	}
-	if _, problem := w.ranges.Of(c); !strings.Contains(problem, "no /24 of --cluster-cidr 10.62.0.0/23 is left") {
+	if _, problem := w.ranges.Of(c); !strings.Contains(problem, "no range of prefix length 24 is free in --cluster-cidr 10.62.0.0/23") {
 		t.Errorf("Of = %q, want the reason", problem)
 	}
 	w.bump(&a.ObjectMeta)
@@ -58,7 +58,7 @@ func TestRangesClash(t *testing.T) {
 		if _, problem := w.ranges.Of(old); problem != "" {
 			t.Errorf("the older has %q", problem)
 		}
-		if _, problem := w.ranges.Of(young); !strings.Contains(problem, "which old has") {
+		if _, problem := w.ranges.Of(young); !strings.Contains(problem, "which belongs to old") {
 			t.Errorf("the younger has %q, want to know who has its range", problem)
 		}
 		if e := w.table.journal.get(key{kind: peerKind, name: "young"}); e == nil {

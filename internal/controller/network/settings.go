@@ -70,7 +70,7 @@ func (o Options) Parse() (Settings, error) {
 		problems = append(problems, s.validateNodeSize())
 	}
 	if serviceErr == nil && s.ServiceCIDR.Bits() > smallestServiceRange {
-		problems = append(problems, fmt.Errorf("--service-cidr %s has no room: use a prefix length of at most %d", s.ServiceCIDR, smallestServiceRange))
+		problems = append(problems, fmt.Errorf("--service-cidr %s is too small: use a prefix length of at most %d", s.ServiceCIDR, smallestServiceRange))
 	}
 	if clusterErr == nil && serviceErr == nil && s.ClusterCIDR.Overlaps(s.ServiceCIDR) {
 		problems = append(problems, fmt.Errorf("--cluster-cidr %s and --service-cidr %s overlap", s.ClusterCIDR, s.ServiceCIDR))
@@ -105,7 +105,7 @@ func parseRange(flag, text string) (netip.Prefix, error) {
 	case p.Bits() < largestRange || p.Bits() > smallestNodeRange:
 		return netip.Prefix{}, fmt.Errorf("%s %s: use a prefix length of %d to %d", flag, p, largestRange, smallestNodeRange)
 	case !p.Addr().IsGlobalUnicast():
-		return netip.Prefix{}, fmt.Errorf("%s %s: no machine can have such addresses", flag, p)
+		return netip.Prefix{}, fmt.Errorf("%s %s: machines cannot have these addresses", flag, p)
 	}
 	return p, nil
 }

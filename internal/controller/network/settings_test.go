@@ -26,8 +26,8 @@ func TestParse(t *testing.T) {
 		},
 		"too many nodes":  {Options{ClusterCIDR: "11.0.0.0/8", NodeCIDRSize: 29}, []string{"use 8 to 28"}},
 		"too large":       {Options{ClusterCIDR: "0.0.0.0/0"}, []string{"--cluster-cidr", "8 to 30"}},
-		"loopback":        {Options{ServiceCIDR: "127.0.0.0/16"}, []string{"--service-cidr", "no machine"}},
-		"multicast":       {Options{ServiceCIDR: "224.0.0.0/16"}, []string{"--service-cidr", "no machine"}},
+		"loopback":        {Options{ServiceCIDR: "127.0.0.0/16"}, []string{"--service-cidr", "cannot have these addresses"}},
+		"multicast":       {Options{ServiceCIDR: "224.0.0.0/16"}, []string{"--service-cidr", "cannot have these addresses"}},
 		"service too few": {Options{ServiceCIDR: "10.63.0.0/31"}, []string{"--service-cidr"}},
 	} {
 		t.Run(name, func(t *testing.T) {

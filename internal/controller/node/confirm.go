@@ -17,21 +17,21 @@ func Explain(node string, c *rikv1alpha1.NodeConfirmation) string {
 	next := fmt.Sprintf("`rikctl node confirm %s`", node)
 	other := ""
 	if c.Certificate != "" && c.Reason != rikv1alpha1.ConfirmUnknownNode {
-		other = "; the cluster has no record of the node's certificate either, and accepts it then"
+		other = "; this also accepts the node's certificate, of which the cluster has no record"
 	}
 	switch c.Reason {
 	case rikv1alpha1.ConfirmUnknownInstances:
-		return fmt.Sprintf("the node runs %d instances that the cluster has no record of, as after a restored or an empty datastore; they go on. "+
+		return fmt.Sprintf("the node runs %d instances that the cluster has no record of, for example after the datastore was restored or lost; they continue to run. "+
 			"Restore the right datastore, or let %s stop them%s", c.Instances, next, other)
 	case rikv1alpha1.ConfirmOtherCluster:
-		return fmt.Sprintf("the node belongs to the cluster %s and refuses this one's orders; its %d instances that are not known here go on. "+
+		return fmt.Sprintf("the node belongs to the cluster %s and refuses the orders of this cluster; its %d instances that this cluster has no record of continue to run. "+
 			"Start the server with the datastore of that cluster, or let %s move the node here and stop them%s", c.Cluster, c.Instances, next, other)
 	case rikv1alpha1.ConfirmLowerTerm:
-		return fmt.Sprintf("the node has obeyed a controller of term %d, and this one has term %d, as after an older copy of the datastore was restored; "+
-			"it refuses all orders. Let %s take a term above that of all nodes%s", c.Term, c.ControllerTerm, next, other)
+		return fmt.Sprintf("the node has obeyed a controller of term %d, and this controller has term %d, for example after an older copy of the datastore was restored; "+
+			"it refuses all orders. Let %s choose a term above the terms of all nodes%s", c.Term, c.ControllerTerm, next, other)
 	case rikv1alpha1.ConfirmUnknownNode:
-		return fmt.Sprintf("the node has a certificate of this cluster, which has no record of it, as after a restored or an empty datastore; it runs %d instances. "+
-			"Let %s take it in, or send it away with `rikctl delete node %s`", c.Instances, next, node)
+		return fmt.Sprintf("the node has a certificate of this cluster, which has no record of it, for example after the datastore was restored or lost; it runs %d instances. "+
+			"Let %s accept it, or remove it with `rikctl delete node %s`", c.Instances, next, node)
 	}
 	return "the node waits for " + next
 }
@@ -54,7 +54,7 @@ func (r *Reconciler) announceHold(before, after *rikv1alpha1.Node) {
 	if is == nil || was != nil && was.ID == is.ID {
 		return
 	}
-	r.config.Logger.Warn("a node waits for a confirmation", "node", after.Name, "reason", is.Reason, "instances", is.Instances)
+	r.config.Logger.Warn("a node waits for a confirmation by an operator", "node", after.Name, "reason", is.Reason, "instances", is.Instances)
 	r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, rikv1alpha1.NodeConfirmationNeeded, "Watching", "%s", Explain(after.Name, is))
 }
 
@@ -123,7 +123,7 @@ func (r *Reconciler) settle(ctx context.Context, n *rikv1alpha1.Node, report *Re
 	want := n.DeepCopy()
 	delete(want.Annotations, rikv1alpha1.AnnotationConfirmed)
 	if err := r.config.Client.Patch(ctx, want, client.MergeFrom(n)); err != nil {
-		return fmt.Errorf("forgetting what was confirmed for node %q: %w", n.Name, err)
+		return fmt.Errorf("removing the confirmation of node %q: %w", n.Name, err)
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ func ParseTaints(text []byte) ([]rikv1alpha1.Taint, error) {
 	}
 	var all []rikv1alpha1.Taint
 	if err := json.Unmarshal(text, &all); err != nil {
-		return nil, fmt.Errorf("reading the taints that the node asks for: %w", err)
+		return nil, fmt.Errorf("reading the taints that the node requests: %w", err)
 	}
 	effects := []rikv1alpha1.TaintEffect{
 		rikv1alpha1.TaintNoSchedule, rikv1alpha1.TaintPreferNoSchedule, rikv1alpha1.TaintNoExecute,
@@ -182,13 +182,13 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 	switch {
 	case !unheard.IsZero() && ready != nil && ready.Status == metav1.ConditionTrue:
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, instance.ReasonSchedulerUnavailable,
-			"nobody has heard of the node since the scheduler was lost, "+unheard.UTC().Format(time.RFC3339)+"; what is shown of it is of that time")
+			"no scheduler has been connected since "+unheard.UTC().Format(time.RFC3339)+", so the node cannot report; its status is from that time")
 		return out
 	case !unheard.IsZero() && ready != nil:
 		return out
 	case r == nil:
 		if ready == nil {
-			set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, "NeverHeard", "the node has not been heard of yet")
+			set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, "NeverHeard", "the node has not reported yet")
 		}
 		return out
 	}
@@ -204,16 +204,16 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 			// reason, or if the clock was ahead when it was written.
 			meta.RemoveStatusCondition(&out.Conditions, rikv1alpha1.NodeReady)
 		}
-		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node is not heard of")
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node has not reported for longer than --node-timeout")
 	case r.Hold != nil:
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, rikv1alpha1.NodeConfirmationNeeded, Explain(n.Name, r.Hold))
 	case len(out.Info.Kinds) == 0:
-		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, "NoRuntime", "the node can run no kind of workload")
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, "NoRuntime", "the node cannot run any kind of workload")
 	default:
-		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionTrue, "Connected", "the node is heard of")
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionTrue, "Connected", "the node reports")
 	}
 	if r.Connected {
-		pressure, message := metav1.ConditionFalse, "the node's disk has room"
+		pressure, message := metav1.ConditionFalse, "the node's disk has enough free space"
 		if r.DiskPressure {
 			pressure, message = metav1.ConditionTrue, "the node's disk is nearly full"
 		}
@@ -223,7 +223,7 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 	confirmable(&out, n.Name, r, now)
 	if paused && !r.Connected {
 		set(&out, now, ConditionReplacementPaused, metav1.ConditionTrue, "TooManySilent",
-			"too many nodes fell silent at once: their instances are not replaced until some return or are deleted")
+			"too many nodes stopped reporting at the same time; their instances are not replaced until some of these nodes return or are deleted")
 	} else {
 		meta.RemoveStatusCondition(&out.Conditions, ConditionReplacementPaused)
 	}

@@ -332,7 +332,7 @@ func (r *Reconciler) create(ctx context.Context, name string, report *Report) er
 	r.config.Nodes.Put(n)
 	if _, refused := AskedLabels(report.Labels); len(refused) > 0 {
 		r.config.Events.Eventf(n, nil, corev1.EventTypeWarning, "LabelsRefused", "Joining",
-			"the node asked for labels that it may not have or that are malformed: %q", refused)
+			"the node requested labels that are malformed or not allowed: %q", refused)
 	}
 	return r.update(ctx, n, report)
 }
@@ -375,11 +375,11 @@ func (r *Reconciler) announce(before, after *rikv1alpha1.Node) {
 	if was == is {
 		return
 	}
-	r.config.Logger.Info("a node's readiness changed", "node", after.Name, "ready", is)
+	r.config.Logger.Info("the readiness of a node changed", "node", after.Name, "ready", is)
 	r.notify(after.Name)
 	switch {
 	case is == reasonSilent || is == instance.ReasonSchedulerUnavailable:
-		r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, is, "Watching", "the node is not heard of")
+		r.config.Events.Eventf(after, nil, corev1.EventTypeWarning, is, "Watching", "the controller does not receive reports of the node")
 	case is == rikv1alpha1.NodeConfirmationNeeded: // announceHold reports it with the reason
 	case was != "":
 		r.config.Events.Eventf(after, nil, corev1.EventTypeNormal, is, "Watching", "the node's readiness changed from %s to %s", was, is)
@@ -411,7 +411,7 @@ func (r *Reconciler) free(ctx context.Context, n *rikv1alpha1.Node) error {
 	want := n.DeepCopy()
 	want.Finalizers = slices.DeleteFunc(want.Finalizers, func(f string) bool { return f == Finalizer })
 	if err := r.config.Client.Update(ctx, want); err != nil {
-		return fmt.Errorf("letting go of node %q: %w", n.Name, err)
+		return fmt.Errorf("removing the finalizer of node %q: %w", n.Name, err)
 	}
 	r.config.Logger.Info("a node was removed", "node", n.Name)
 	return nil
@@ -428,7 +428,7 @@ func (r *Reconciler) announcePause() {
 	if same {
 		return
 	}
-	r.config.Logger.Warn("replacement of instances on silent nodes", "paused", paused)
+	r.config.Logger.Warn("replacing instances of nodes that do not report", "paused", paused)
 	for _, n := range r.config.Nodes.All() {
 		report := r.report(n.Name)
 		if report == nil || report.Connected {
@@ -438,7 +438,7 @@ func (r *Reconciler) announcePause() {
 		r.notify(n.Name)
 		if paused {
 			r.config.Events.Eventf(n, nil, corev1.EventTypeWarning, ConditionReplacementPaused, "Watching",
-				"too many nodes fell silent at once: their instances are not replaced")
+				"too many nodes stopped reporting at the same time; their instances are not replaced")
 		}
 	}
 }

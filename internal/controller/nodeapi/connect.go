@@ -28,8 +28,8 @@ const (
 )
 
 var (
-	errReplaced   = errors.New("the node has connected again")
-	errNotReading = fmt.Errorf("the node does not read: %d messages about sessions wait", maxOrders)
+	errReplaced   = errors.New("the node has opened another connection")
+	errNotReading = fmt.Errorf("the node does not read its connection: %d messages about sessions wait", maxOrders)
 )
 
 // connection is one stream of one node.
@@ -85,7 +85,7 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 	// Check before the first message. A riklet that receives it assumes that it was accepted. A
 	// riklet that was refused increases its delay before each retry.
 	if err := f.refusal(c); err != nil {
-		f.log.Warn("node is refused", "node", node, "from", c.from, "err", err)
+		f.log.Warn("refused a node", "node", node, "from", c.from, "err", err)
 		return err
 	}
 	if err := c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: f.cfg.Version, Protocol: nodev1.Protocol}}}); err != nil {
@@ -153,11 +153,11 @@ func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1
 		nodev1.Program{Version: f.cfg.Version, Protocol: nodev1.Protocol})
 	switch {
 	case said == "":
-		return identity{}, status.Error(codes.InvalidArgument, "the first message must be a hello with the node's name")
+		return identity{}, status.Error(codes.InvalidArgument, "the first message must be Hello with the node's name")
 	case caller.name != "" && said != caller.name:
-		return identity{}, status.Errorf(codes.PermissionDenied, "the certificate is node %s's, not %s's", caller.name, said)
+		return identity{}, status.Errorf(codes.PermissionDenied, "the certificate belongs to node %s, not to node %s", caller.name, said)
 	case mismatch != "":
-		f.log.Warn("node is refused", "node", said, "from", f.from(stream.Context()), "err", mismatch)
+		f.log.Warn("refused a node", "node", said, "from", f.from(stream.Context()), "err", mismatch)
 		return identity{}, status.Error(codes.FailedPrecondition, mismatch)
 	}
 	caller.name, caller.run = said, first.GetHello().GetRunId()

@@ -57,7 +57,7 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 	}
 	machine := request.GetMachineId()
 	if machine == "" || len(machine) > maxMachineID {
-		return nil, status.Errorf(codes.InvalidArgument, "a machine id of 1 to %d characters is needed", maxMachineID)
+		return nil, status.Errorf(codes.InvalidArgument, "a machine ID of 1 to %d characters is required", maxMachineID)
 	}
 	uid, err := s.claim(ctx, name, owner{machine, nodev1.InstallationID(request.GetInstallationKey())})
 	if err != nil {
@@ -77,11 +77,11 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 func (s *Server) refuseToken(from string, err error) error {
 	if !errors.Is(err, jointoken.ErrRefused) {
 		s.log.Error("checking a join token", "err", err)
-		return status.Error(codes.Unavailable, "the join token cannot be checked now")
+		return status.Error(codes.Unavailable, "the join token cannot be checked at the moment")
 	}
 	s.failures.count(from)
 	s.log.Warn("join token refused", "from", from, "err", err)
-	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": make a new one on the server")
+	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": create a new one on the server with `rikctl token create`")
 }
 
 // owner identifies the machine and installation that own a Node's name. A part that is not
@@ -112,13 +112,13 @@ func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, e
 	}
 	if err != nil {
 		s.log.Error("claiming a node's name", "node", name, "err", err)
-		return "", refusal(err, "the node's name cannot be checked now")
+		return "", refusal(err, "the node's name cannot be checked at the moment")
 	}
 	if node.DeletionTimestamp != nil {
 		return "", status.Errorf(codes.Unavailable, "node %q is being deleted; try again in a moment", name)
 	}
 	if refusal := taken(name, ownerOf(&node), by, s.connection(name)); refusal != "" {
-		s.log.Warn("joining is refused: the node's name is taken", "node", name, "from", remoteHost(ctx))
+		s.log.Warn("refused to join a node: its name is in use", "node", name, "from", remoteHost(ctx))
 		return "", status.Error(codes.AlreadyExists, refusal)
 	}
 	base := node.DeepCopy()
@@ -127,10 +127,10 @@ func (s *Server) claim(ctx context.Context, name string, by owner) (types.UID, e
 	}
 	if err := s.cfg.Client.Patch(ctx, &node, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
 		if apierrors.IsConflict(err) {
-			return "", status.Error(codes.Aborted, "the node's name was claimed at the same time; try again")
+			return "", status.Error(codes.Aborted, "another node claimed the name at the same time; try again")
 		}
 		s.log.Error("claiming a node's name", "node", name, "err", err)
-		return "", refusal(err, "the node's name cannot be claimed now")
+		return "", refusal(err, "the node's name cannot be claimed at the moment")
 	}
 	return node.UID, nil
 }
@@ -167,15 +167,15 @@ func (o owner) write(node *rikv1alpha1.Node) (changed bool) {
 func taken(name string, has, wants owner, now *connection) string {
 	switch {
 	case has.machine != "" && has.machine != wants.machine:
-		return fmt.Sprintf("another machine has joined as node %q: start this one with another --node-name, or, if the other is gone, delete it (rikctl delete node %s)", name, name)
+		return fmt.Sprintf("another machine has joined as node %q: start this machine with another --node-name; if the other machine does not exist any more, delete its Node (rikctl delete node %s)", name, name)
 	case has.installation == wants.installation, has.installation == "" && now == nil:
 		return ""
 	case now != nil:
-		return fmt.Sprintf("another riklet is node %q, on this machine or on one with the same machine id, and is connected from %s: "+
-			"give this one a --node-name of its own, and on one machine also a --state-dir, --run-dir and --cgroup-parent", name, now.from)
+		return fmt.Sprintf("another riklet is connected as node %q from %s, on this machine or on one with the same machine ID. "+
+			"Give this riklet its own --node-name. On the same machine also give it its own --state-dir, --run-dir and --cgroup-parent", name, now.from)
 	default:
-		return fmt.Sprintf("node %q is another riklet's, on this machine or on one with the same machine id, or this one has lost its state directory: "+
-			"give this one a --node-name of its own, or, if the other is gone for good, delete its Node (rikctl delete node %s) and start this one again", name, name)
+		return fmt.Sprintf("node %q belongs to another riklet, on this machine or on one with the same machine ID, or this riklet has lost its state directory. "+
+			"Give this riklet its own --node-name. If the other riklet does not exist any more, delete its Node (rikctl delete node %s) and start this riklet again", name, name)
 	}
 }
 
@@ -186,7 +186,7 @@ func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev
 		return nil, err
 	}
 	if caller.name == "" {
-		return nil, status.Error(codes.Unauthenticated, "a node certificate is needed")
+		return nil, status.Error(codes.Unauthenticated, "a node certificate is required")
 	}
 	uid, err := f.living(ctx, caller)
 	var response *nodev1.JoinResponse
@@ -207,28 +207,28 @@ func (s *Server) living(ctx context.Context, caller identity) (types.UID, error)
 		return "", errNoNode(caller.name)
 	case err != nil:
 		s.log.Error("looking up a node", "node", caller.name, "err", err)
-		return "", status.Error(codes.Unavailable, "the node cannot be looked up now")
+		return "", status.Error(codes.Unavailable, "the node cannot be looked up at the moment")
 	case node.DeletionTimestamp != nil:
 		return "", errNoNode(caller.name)
 	case caller.uid == "" || caller.uid == node.UID || string(caller.uid) == node.Annotations[rikv1alpha1.AnnotationConfirmedCertificate]:
 		return node.UID, nil
 	case string(caller.uid) == node.Annotations[rikv1alpha1.AnnotationUnconfirmedCertificate]:
-		return "", status.Errorf(codes.FailedPrecondition, "the cluster has no record of the certificate of node %q: it waits for `rikctl node confirm %s`", caller.name, caller.name)
+		return "", status.Errorf(codes.FailedPrecondition, "the cluster has no record of the certificate of node %q: the node waits for `rikctl node confirm %s`", caller.name, caller.name)
 	}
 	return "", errNoNode(caller.name)
 }
 
 func errRevoked(node string) error {
 	return status.Errorf(codes.PermissionDenied,
-		"node %q was deleted from the cluster, and its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", node)
+		"node %q was deleted from the cluster, which revoked its certificate. To join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`", node)
 }
 
 // errNoNode covers two cases: a deleted Node, and a Node that the datastore has lost. The
 // scheduler tells the node which it is.
 func errNoNode(node string) error {
 	return status.Errorf(codes.PermissionDenied,
-		"the cluster has no Node for the certificate of node %q. If it was deleted, its certificate is revoked with it: to join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`. "+
-			"If the datastore was restored or replaced, `rikctl get nodes` shows it within a minute, and `rikctl node confirm %s` takes it in", node, node)
+		"the cluster has no Node for the certificate of node %q. If the Node was deleted, its certificate is revoked. To join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`. "+
+			"If the datastore was restored or replaced, `rikctl get nodes` shows the node within a minute, and `rikctl node confirm %s` accepts it", node, node)
 }
 
 // sign issues a certificate that is valid only while the Node exists. Its serial number is the
@@ -259,11 +259,11 @@ func (f *front) caller(ctx context.Context) (identity, error) {
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return identity{}, status.Error(codes.Unauthenticated, "a node certificate is needed")
+		return identity{}, status.Error(codes.Unauthenticated, "a node certificate is required")
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
-		return identity{}, status.Error(codes.Unauthenticated, "a node certificate is needed")
+		return identity{}, status.Error(codes.Unauthenticated, "a node certificate is required")
 	}
 	subject := info.State.VerifiedChains[0][0].Subject
 	name, err := nodeOf(subject)
@@ -282,7 +282,7 @@ func nodeOf(subject pkix.Name) (string, error) {
 	}
 	cn := subject.CommonName
 	if !inGroup || len(cn) <= len(prefix) || cn[:len(prefix)] != prefix {
-		return "", fmt.Errorf("certificate of %q is not a node's", cn)
+		return "", fmt.Errorf("the certificate of %q does not belong to a node", cn)
 	}
 	return cn[len(prefix):], nil
 }

@@ -25,6 +25,6 @@ func (s *Server) sendNetwork(c *connection) {
 		return c.send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Network{Network: m}})
 	})
 	if err != nil {
-		c.end(fmt.Errorf("telling node %s of the network: %w", c.node, err))
+		c.end(fmt.Errorf("sending the netmap to node %s: %w", c.node, err))
 	}
 }

@@ -353,9 +353,9 @@ func TestTaken(t *testing.T) {
 		"its own":                             {owner{"m", "i"}, owner{"m", "i"}, nil, ""},
 		"its own, still connected":            {owner{"m", "i"}, owner{"m", "i"}, now, ""},
 		"another machine's":                   {owner{"m", "i"}, owner{"n", "j"}, nil, "another machine"},
-		"another riklet's that is connected":  {owner{"m", "i"}, owner{"m", "j"}, now, "connected from 192.0.2.7: give this one a --node-name"},
+		"another riklet's that is connected":  {owner{"m", "i"}, owner{"m", "j"}, now, "from 192.0.2.7, on this machine"},
 		"another riklet's that is silent":     {owner{"m", "i"}, owner{"m", "j"}, nil, "delete its Node (rikctl delete node n1)"},
-		"an older riklet's that is connected": {owner{"m", ""}, owner{"m", "j"}, now, "connected from"},
+		"an older riklet's that is connected": {owner{"m", ""}, owner{"m", "j"}, now, "is connected as node"},
 		"an older riklet's that is silent":    {owner{"m", ""}, owner{"m", "j"}, nil, ""},
 		"an older riklet's, again":            {owner{"m", ""}, owner{"m", ""}, now, ""},
 	} {

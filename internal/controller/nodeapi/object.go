@@ -115,7 +115,7 @@ func (s *Server) changed(_ context.Context, key objectKey) {
 func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer *nodev1.Object, keep bool) {
 	answer = &nodev1.Object{Kind: key.kind, Namespace: key.namespace, Name: key.name}
 	if !s.mayRead(ctx, node, key) {
-		s.log.Warn("refused an object to a node", "node", node, "kind", key.kind.String(), "namespace", key.namespace, "name", key.name)
+		s.log.Warn("refused to send an object to a node", "node", node, "kind", key.kind.String(), "namespace", key.namespace, "name", key.name)
 		answer.Error = "no instance on this node refers to it"
 		return answer, false
 	}
@@ -134,7 +134,7 @@ func (s *Server) answer(ctx context.Context, node string, key objectKey) (answer
 	case apierrors.IsNotFound(err): // Found stays false
 	case err != nil:
 		s.log.Error("reading an object for a node", "node", node, "namespace", key.namespace, "name", key.name, "err", err)
-		answer.Error = "it cannot be read now"
+		answer.Error = "it cannot be read at the moment"
 	}
 	return answer, key.kind != nodev1.Kind_KIND_REVISION
 }
@@ -207,7 +207,7 @@ func (s *Server) readFence(ctx context.Context, node string, key objectKey, answ
 	age, proven, found, err := s.cfg.Fences.Fence(ctx, key.namespace)
 	if err != nil {
 		s.log.Warn("reading a fence for a node", "node", node, "namespace", key.namespace, "err", err)
-		answer.Error = "it cannot be read now"
+		answer.Error = "it cannot be read at the moment"
 		return false
 	}
 	answer.Found = found

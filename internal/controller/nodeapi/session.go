@@ -41,7 +41,7 @@ var (
 	// ErrBusy means that no further session may be opened on the node now.
 	ErrBusy = errors.New("too many sessions")
 	// errMisused means that a node sent what the protocol does not allow.
-	errMisused = errors.New("the node sent something that does not belong in a session")
+	errMisused = errors.New("the node sent a message that is not allowed in a session")
 )
 
 // Open announces a session to a node and returns when the node has opened its stream. The
@@ -73,7 +73,7 @@ func (c *connection) register(namespace string) (*Session, error) {
 		return nil, c.gone
 	}
 	if n := c.sessionsLocked(namespace); n >= maxSessions-len(c.sessions) {
-		return nil, fmt.Errorf("%w: namespace %s has %d logs, commands and forwarded connections on node %s, and may have as many as are left for others", ErrBusy, namespace, n, c.node)
+		return nil, fmt.Errorf("%w: namespace %s has %d sessions (logs, commands and forwarded connections) on node %s; a namespace cannot have more sessions than are free on the node", ErrBusy, namespace, n, c.node)
 	}
 	c.next++
 	s := &Session{

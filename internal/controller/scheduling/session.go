@@ -72,7 +72,7 @@ func (s *session) send(ctx context.Context) error {
 	if err := s.sendMessage(synced); err != nil {
 		return err
 	}
-	s.config.Logger.Info("told the scheduler everything", "term", s.config.Term,
+	s.config.Logger.Info("sent the complete state to the scheduler", "term", s.config.Term,
 		"nodes", len(s.nodes), "instances", len(s.instances))
 	for {
 		select {
@@ -109,7 +109,7 @@ func (s *session) sendMessage(m *schedulerv1.SyncRequest) error {
 	}
 	s.config.Metrics.sent.Inc()
 	if err := s.stream.Send(m); err != nil {
-		return fmt.Errorf("telling the scheduler: %w", err)
+		return fmt.Errorf("sending to the scheduler: %w", err)
 	}
 	return nil
 }
@@ -325,7 +325,7 @@ func (s *session) receive() error {
 	for {
 		m, err := s.stream.Recv()
 		if err != nil {
-			return fmt.Errorf("hearing from the scheduler: %w", err)
+			return fmt.Errorf("receiving from the scheduler: %w", err)
 		}
 		s.config.Metrics.received.Inc()
 		s.pass(m)
@@ -361,7 +361,7 @@ func (s *session) passObservation(o *schedulerv1.Observation) {
 	if data := o.GetStatus(); len(data) > 0 {
 		out.Status = &rikv1alpha1.InstanceStatus{}
 		if err := out.Status.Unmarshal(data); err != nil {
-			s.config.Logger.Warn("dropping the details of an observation", "instance", o.GetUid(), "node", o.GetNodeName(), "err", err)
+			s.config.Logger.Warn("ignoring the malformed details of an observation", "instance", o.GetUid(), "node", o.GetNodeName(), "err", err)
 			out.Status = nil
 		}
 	}
@@ -379,7 +379,7 @@ func (s *session) passReport(r *schedulerv1.NodeReport) {
 	if data := r.GetInfo(); len(data) > 0 {
 		out.Status = &rikv1alpha1.NodeStatus{}
 		if err := out.Status.Unmarshal(data); err != nil {
-			s.config.Logger.Warn("dropping the facts of a node", "node", r.GetName(), "err", err)
+			s.config.Logger.Warn("ignoring the malformed facts of a node", "node", r.GetName(), "err", err)
 			out.Status = nil
 		} else {
 			out.Status.Conditions = nil
@@ -387,7 +387,7 @@ func (s *session) passReport(r *schedulerv1.NodeReport) {
 	}
 	taints, err := node.ParseTaints(r.GetTaints())
 	if err != nil {
-		s.config.Logger.Warn("dropping the taints of a node", "node", r.GetName(), "err", err)
+		s.config.Logger.Warn("ignoring the malformed taints of a node", "node", r.GetName(), "err", err)
 	}
 	out.Taints = taints
 	s.config.Sink.Report(r.GetName(), out)

@@ -36,7 +36,7 @@ const (
 	countDelay = time.Second
 )
 
-var errForeign = errors.New("there is a namespace of this name that does not belong to the tenant")
+var errForeign = errors.New("a namespace of this name exists, and it does not belong to the tenant")
 
 // Config configures a Reconciler. All fields are required.
 type Config struct {
@@ -116,7 +116,7 @@ func (r *Reconciler) holdOn(ctx context.Context, t *rikv1alpha1.Tenant) (*rikv1a
 	next := t.DeepCopy()
 	next.Finalizers = append(next.Finalizers, Finalizer)
 	if err := r.config.Client.Update(ctx, next); err != nil {
-		return nil, fmt.Errorf("holding on to tenant %q: %w", t.Name, err)
+		return nil, fmt.Errorf("adding the finalizer to tenant %q: %w", t.Name, err)
 	}
 	r.config.Tenants.Put(next)
 	return next, nil
@@ -132,7 +132,7 @@ func (r *Reconciler) ensure(ctx context.Context, t *rikv1alpha1.Tenant) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("making the namespace of tenant %q: %w", t.Name, err)
+		return fmt.Errorf("creating the namespace of tenant %q: %w", t.Name, err)
 	case have.Labels[rikv1alpha1.LabelTenant] != t.Name:
 		return errForeign
 	case have.DeletionTimestamp != nil:
@@ -163,7 +163,7 @@ func (r *Reconciler) ensureRole(ctx context.Context, want *rbacv1.Role) error {
 		err = r.config.Client.Update(ctx, &have)
 	}
 	if err != nil {
-		return fmt.Errorf("keeping role %s/%s: %w", want.Namespace, want.Name, err)
+		return fmt.Errorf("saving role %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func (r *Reconciler) ensureBinding(ctx context.Context, want *rbacv1.RoleBinding
 		err = r.config.Client.Update(ctx, &have)
 	}
 	if err != nil {
-		return fmt.Errorf("keeping role binding %s/%s: %w", want.Namespace, want.Name, err)
+		return fmt.Errorf("saving role binding %s/%s: %w", want.Namespace, want.Name, err)
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func (r *Reconciler) remove(ctx context.Context, t *rikv1alpha1.Tenant) error {
 	var have corev1.Namespace
 	err := r.config.Client.Get(ctx, types.NamespacedName{Name: t.Name}, &have)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("looking for the namespace of tenant %q: %w", t.Name, err)
+		return fmt.Errorf("reading the namespace of tenant %q: %w", t.Name, err)
 	}
 	if err == nil && have.Labels[rikv1alpha1.LabelTenant] == t.Name {
 		if have.DeletionTimestamp == nil {
@@ -257,7 +257,7 @@ func (r *Reconciler) remove(ctx context.Context, t *rikv1alpha1.Tenant) error {
 	next := t.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == Finalizer })
 	if err := r.config.Client.Update(ctx, next); err != nil {
-		return fmt.Errorf("letting go of tenant %q: %w", t.Name, err)
+		return fmt.Errorf("removing the finalizer of tenant %q: %w", t.Name, err)
 	}
 	return nil
 }

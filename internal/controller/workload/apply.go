@@ -72,7 +72,7 @@ func each[T any](ctx context.Context, limit int, list []T, do func(context.Conte
 func (r *Reconciler) create(ctx context.Context, w *rikv1alpha1.Workload, c Creation) error {
 	rev := r.config.Revisions.Get(types.NamespacedName{Namespace: w.Namespace, Name: c.Revision})
 	if rev == nil {
-		return fmt.Errorf("creating an instance of %s/%s: there is no revision %q", w.Namespace, w.Name, c.Revision)
+		return fmt.Errorf("creating an instance of %s/%s: revision %q does not exist", w.Namespace, w.Name, c.Revision)
 	}
 	for attempt := range nameAttempts {
 		in := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: r.name(w, c, attempt)}}

@@ -167,7 +167,7 @@ func (r *Reconciler) letGo(ctx context.Context, key types.NamespacedName, w *rik
 	next := w.DeepCopy()
 	next.Finalizers = slices.DeleteFunc(next.Finalizers, mine)
 	if err := r.config.Client.Update(ctx, next); err != nil {
-		return fmt.Errorf("letting go of workload %s: %w", key, err)
+		return fmt.Errorf("removing the finalizer of workload %s: %w", key, err)
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (r *Reconciler) holdOn(ctx context.Context, w *rikv1alpha1.Workload) (*rikv
 	next := w.DeepCopy()
 	next.Finalizers = append(next.Finalizers, Finalizer)
 	if err := r.config.Client.Update(ctx, next); err != nil {
-		return nil, fmt.Errorf("holding on to workload %s/%s: %w", w.Namespace, w.Name, err)
+		return nil, fmt.Errorf("adding the finalizer to workload %s/%s: %w", w.Namespace, w.Name, err)
 	}
 	r.config.Workloads.Put(next)
 	return next, nil

@@ -19,7 +19,7 @@ func TestWinnerIsNamedInItsNamespaceOnly(t *testing.T) {
 		other *rikv1alpha1.Instance
 		want  string
 	}{
-		{at("team", "high"), "high"}, {at("rivals", "secret"), "in another namespace"}, {nil, "which is gone"},
+		{at("team", "high"), "high"}, {at("rivals", "secret"), "in another namespace"}, {nil, "which does not exist any more"},
 	} {
 		if got := winner(at("team", "low"), tc.other); got != tc.want {
 			t.Errorf("winner = %q, want %q", got, tc.want)

@@ -324,9 +324,9 @@ func TestConditions(t *testing.T) {
 	never := func(s *rikv1alpha1.WorkloadSpec) {
 		s.RestartPolicy, s.Strategy = rikv1alpha1.RestartNever, rikv1alpha1.UpdateStrategy{}
 	}
-	enough, complete := "True EnoughReady: enough instances are ready", "True Complete: revision new is rolled out"
+	enough, complete := "True EnoughReady: enough instances are ready", "True Complete: the rollout of revision new is complete"
 	allOf := func(failed, all int) string {
-		return fmt.Sprintf("False InstancesFailed: %d of %d instances failed, and restartPolicy Never starts none again", failed, all)
+		return fmt.Sprintf("False InstancesFailed: %d of %d instances failed, and restartPolicy Never does not start them again", failed, all)
 	}
 	for name, tc := range map[string]struct {
 		spec                   *rikv1alpha1.WorkloadSpec
@@ -341,7 +341,7 @@ func TestConditions(t *testing.T) {
 		"as many as are wanted":  {spec(2, never), append(ended("completed", 2), ended("failed", 1)...), enough, complete},
 		"no more is wanted":      {spec(0, never), ended("failed", 2), enough, complete},
 		"failed just now": {spec(2, nil), append(ended("up", 1), failedAt("a", -4*time.Second)),
-			"False TooFewReady: too few instances are ready", "True Progressing: the rollout of revision new goes on; an instance failed, the next is started at 2026-01-01T12:00:06Z"},
+			"False TooFewReady: too few instances are ready", "True Progressing: the rollout of revision new is in progress; an instance failed, and the next one starts at 2026-01-01T12:00:06Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -372,7 +372,7 @@ func TestHeldBackIsSaid(t *testing.T) {
 	}
 	look(0, member("a", "new", "up"), member("b", "new", "up"))
 	c := look(2*time.Second, failedAt("a", time.Second), failedAt("b", time.Second))
-	if want := "revision new is rolled out; 2 instances failed, the next is started at 2026-01-01T12:00:11Z"; c.Reason != "Complete" || c.Message != want {
+	if want := "the rollout of revision new is complete; 2 instances failed, and the next one starts at 2026-01-01T12:00:11Z"; c.Reason != "Complete" || c.Message != want {
 		t.Errorf("held back: %s: %s, want %s", c.Reason, c.Message, want)
 	}
 	c = look(12*time.Second, failedAt("a", time.Second), failedAt("b", time.Second), member("c", "new", "pending"), member("d", "new", "pending"))

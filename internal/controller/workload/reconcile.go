@@ -152,8 +152,8 @@ func (r *Reconciler) Displace(uid, forUID types.UID) {
 	}
 	if !again {
 		other := r.config.Instances.ByUID(forUID)
-		r.config.Logger.Info("an instance has to make room", "instance", index.Key(in), "for", forUID)
-		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "makes room for an instance of a higher priority, %s", winner(in, other))
+		r.config.Logger.Info("preempting an instance", "instance", index.Key(in), "for", forUID)
+		r.config.Events.Eventf(in, nil, corev1.EventTypeWarning, "Preempted", "Preempting", "preempted by an instance of a higher priority, %s", winner(in, other))
 	}
 	r.queue.Add(index.WorkloadKey(in))
 }
@@ -163,7 +163,7 @@ func (r *Reconciler) Displace(uid, forUID types.UID) {
 func winner(in, other *rikv1alpha1.Instance) string {
 	switch {
 	case other == nil:
-		return "which is gone"
+		return "which does not exist any more"
 	case other.Namespace != in.Namespace:
 		return "in another namespace"
 	default:
@@ -343,7 +343,7 @@ func (r *Reconciler) ensureRevision(ctx context.Context, w *rikv1alpha1.Workload
 	next := have.DeepCopy()
 	next.Revision = highest + 1
 	if err := r.config.Client.Update(ctx, next); err != nil {
-		return nil, fmt.Errorf("renumbering revision %q: %w", key, err)
+		return nil, fmt.Errorf("setting the number of revision %q: %w", key, err)
 	}
 	r.config.Revisions.Put(next)
 	return next, nil
@@ -369,9 +369,9 @@ func (r *Reconciler) rollback(ctx context.Context, w *rikv1alpha1.Workload) erro
 	target := Target(r.revisions(w), revision.Name(w), number)
 	switch owner := metav1.GetControllerOf(w); {
 	case owner != nil:
-		r.refuseRollback(w, fmt.Sprintf("%s %s says what runs: change that, by applying its earlier manifest for instance", owner.Kind, owner.Name))
+		r.refuseRollback(w, fmt.Sprintf("%s %s controls this workload: change it instead, for example by applying its earlier manifest", owner.Kind, owner.Name))
 	case err != nil || target == nil:
-		r.refuseRollback(w, fmt.Sprintf("there is no revision %q", asked))
+		r.refuseRollback(w, fmt.Sprintf("revision %q does not exist", asked))
 	default:
 		next.Spec.InstanceTemplate = *withoutFence(&target.Template, w)
 	}
@@ -455,7 +455,7 @@ func fenceChange(before, after *rikv1alpha1.WorkloadStatus) *change {
 	case was == nil && now != nil:
 		return &change{corev1.EventTypeWarning, "Fenced", now.Message}
 	case was != nil && now == nil:
-		return &change{corev1.EventTypeNormal, "Unfenced", "the kcp is in touch again; instances are started"}
+		return &change{corev1.EventTypeNormal, "Unfenced", "the kcp answers again; instances are started"}
 	}
 	return nil
 }

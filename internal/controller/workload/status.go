@@ -107,7 +107,7 @@ func available(out *rikv1alpha1.WorkloadStatus, s Situation, set setter) {
 	}
 	switch {
 	case s.Spec.Deploy != rikv1alpha1.DeployAutomatic && out.Replicas == 0:
-		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "NoInstances", "no instance was asked for")
+		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "NoInstances", "the workload requests no instances")
 	case s.Fenced != "":
 		set(rikv1alpha1.WorkloadAvailable, metav1.ConditionFalse, "Fenced", "the workload is fenced")
 	case failed > 0 && int(out.ReadyReplicas) < max(least, 1):
@@ -129,7 +129,7 @@ func (g *groups) missing() int {
 }
 
 func failedForGood(failed int, s Situation) string {
-	return fmt.Sprintf("%d of %d instances failed, and restartPolicy Never starts none again", failed, replicas(s.Spec))
+	return fmt.Sprintf("%d of %d instances failed, and restartPolicy Never does not start them again", failed, replicas(s.Spec))
 }
 
 // held says why the next instance does not exist yet, as an addition to another message. It is
@@ -143,7 +143,7 @@ func held(out *rikv1alpha1.WorkloadStatus, g *groups, want int32) string {
 	if b.failed > 1 {
 		what = fmt.Sprintf("%d instances", b.failed)
 	}
-	return fmt.Sprintf("; %s failed, the next is started at %s", what, b.until.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("; %s failed, and the next one starts at %s", what, b.until.UTC().Format(time.RFC3339))
 }
 
 // progress sets the condition of a rollout. The time of the condition is that of the last
@@ -153,11 +153,11 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 	g := sortMembers(s)
 	want := int32(max(replicas(s.Spec)-g.filled, 0)) //nolint:gosec // bounded by the type of spec.replicas
 	done := out.UpdatedReplicas == want && out.Replicas == want && out.ReadyReplicas == want
-	complete := fmt.Sprintf("revision %s is rolled out", s.Revision)
+	complete := fmt.Sprintf("the rollout of revision %s is complete", s.Revision)
 	note := held(out, g, want)
 	switch {
 	case s.Fenced != "":
-		set(kind, metav1.ConditionUnknown, "Fenced", "nothing is started while the workload is fenced")
+		set(kind, metav1.ConditionUnknown, "Fenced", "no instance is started while the workload is fenced")
 		return 0
 	case done && g.missing() > 0:
 		set(kind, metav1.ConditionFalse, reasonFailed, failedForGood(g.missing(), s))
@@ -176,7 +176,7 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 		out.UpdatedReplicas > before.UpdatedReplicas || out.ReadyReplicas > before.ReadyReplicas ||
 		out.Replicas-out.UpdatedReplicas < before.Replicas-before.UpdatedReplicas
 	if moved {
-		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" goes on"+note)
+		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" is in progress"+note)
 		meta.FindStatusCondition(out.Conditions, kind).LastTransitionTime = metav1.NewTime(s.Now)
 		return deadline(s.Spec)
 	}
@@ -186,7 +186,7 @@ func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) 
 		return 0
 	}
 	if last.Reason == "Progressing" {
-		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" goes on"+note)
+		set(kind, metav1.ConditionTrue, "Progressing", "the rollout of revision "+s.Revision+" is in progress"+note)
 	}
 	left := last.LastTransitionTime.Add(deadline(s.Spec)).Sub(s.Now)
 	if last.Status == metav1.ConditionTrue && left <= 0 {

@@ -51,12 +51,12 @@ func Requester(kcp *rest.Config) func(ctx context.Context, cluster string, uid t
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, signTimeout, errors.New("the kcp did not sign in time"))
+		ctx, cancel := context.WithTimeoutCause(ctx, signTimeout, errors.New("the kcp did not sign the certificate in time"))
 		defer cancel()
 		user := workloadv1alpha1.SyncerUserPrefix + cluster
 		certPEM, keyPEM, err := requestCertificate(ctx, client, pki.User(user, string(uid)))
 		if err != nil {
-			return nil, fmt.Errorf("asking the kcp for a certificate of %s: %w", user, err)
+			return nil, fmt.Errorf("requesting a certificate of %s from the kcp: %w", user, err)
 		}
 		return kubeconfigOf(kcp, user, certPEM, keyPEM)
 	}

@@ -14,7 +14,7 @@ var (
 	// ErrTooLarge is returned when a limit on bytes or entries was reached.
 	ErrTooLarge = errors.New("the repository is too large")
 	// ErrNotFound is returned for a version that the repository does not have.
-	ErrNotFound = errors.New("the repository has no such version")
+	ErrNotFound = errors.New("the repository does not have this version")
 )
 
 // Request names the files of an App.

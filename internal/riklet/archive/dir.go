@@ -98,7 +98,7 @@ func New(cfg Config) (*Dir, error) {
 	if cfg.Limits.ReserveBytes <= 0 {
 		var st syscall.Statfs_t
 		if err := syscall.Statfs(cfg.Root, &st); err != nil {
-			return nil, errors.Join(fmt.Errorf("looking at the file system of %s: %w", cfg.Root, err), s.Close())
+			return nil, errors.Join(fmt.Errorf("reading the free space of %s: %w", cfg.Root, err), s.Close())
 		}
 		cfg.Limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
@@ -143,13 +143,13 @@ func resolve(r Request) (string, error) {
 		return r.Repo, nil
 	}
 	if r.Version == "" {
-		return "", fmt.Errorf("%w: the repository has %s in it, and the App has no version", ErrRefused, placeholder)
+		return "", fmt.Errorf("%w: the repository contains %s, and the App has no version", ErrRefused, placeholder)
 	}
 	// A version in the place of a host would choose whom the node speaks to.
 	if scheme, rest, ok := strings.Cut(r.Repo, "://"); ok {
 		host, _, _ := strings.Cut(rest, "/")
 		if strings.Contains(scheme+host, placeholder) {
-			return "", fmt.Errorf("%w: %s may stand in the path of the repository's URL, not before it", ErrRefused, placeholder)
+			return "", fmt.Errorf("%w: %s is allowed only in the path of the repository's URL", ErrRefused, placeholder)
 		}
 	}
 	with := r.Version
@@ -212,7 +212,7 @@ func (d *Dir) pinned(ctx context.Context, user, what string, obtain func(context
 			return treeOf(dir, key), nil
 		}
 	}
-	return nil, errors.New("the repository is removed as often as it is unpacked; is something collecting it all the time?")
+	return nil, errors.New("the repository was removed again each time it was unpacked; check what removes files from the cache")
 }
 
 func treeOf(dir, key string) *Tree {
@@ -297,10 +297,10 @@ func (d *Dir) unpack(ctx context.Context, file, name, sum string) (string, error
 			return err
 		}
 		if len(a.Skipped) > 0 {
-			d.log.Warn("devices and the like left out of a repository", "paths", a.Skipped)
+			d.log.Warn("device nodes left out of a repository", "paths", a.Skipped)
 		}
 		if err := os.Rename(a.Tree, filepath.Join(dir, treeDir)); err != nil {
-			return fmt.Errorf("moving the files into the store: %w", err)
+			return fmt.Errorf("moving the files into the cache: %w", err)
 		}
 		d.log.Info("repository unpacked", "digest", "sha256:"+sum, "bytes", a.Bytes, "entries", a.Entries)
 		return nil

@@ -343,7 +343,7 @@ func TestGetRefuses(t *testing.T) {
 		{"relative/path", "", ErrRefused, ""},
 		{"/etc", "", ErrRefused, "private to the node"},
 		{"/proc/1/root", "", ErrRefused, ""},
-		{"/", "", ErrRefused, "root of the node"},
+		{"/", "", ErrRefused, "root directory of the node"},
 		{"/no/such/place", "", ErrNotFound, "/no/such/place"},
 		{d.cfg.Root, "", ErrRefused, "private to the node"},
 	} {

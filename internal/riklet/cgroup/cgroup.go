@@ -47,9 +47,9 @@ func Detect() (Layout, error) {
 
 // errNone includes a remedy, because the cause is unexpected: "ip netns exec" mounts another
 // /sys, without cgroups, over the machine's.
-var errNone = errors.New("no cgroup hierarchy is mounted where this process runs: " +
-	"under \"ip netns exec\", use \"nsenter --net=/run/netns/NAME\" instead, for it leaves /sys as it is; " +
-	"else mount one with \"mount -t cgroup2 none /sys/fs/cgroup\"")
+var errNone = errors.New("this process has no mounted cgroup hierarchy. " +
+	"Instead of \"ip netns exec\" use \"nsenter --net=/run/netns/NAME\", which does not replace /sys. " +
+	"Otherwise mount one with \"mount -t cgroup2 none /sys/fs/cgroup\"")
 
 func (l Layout) check() error {
 	if len(l.V1) == 0 && l.Unified == "" {
@@ -139,7 +139,7 @@ func (l Layout) Make(group string) ([]string, error) {
 	for _, mountPoint := range l.left(string(data)) {
 		path := filepath.Join(mountPoint, group)
 		if err := os.MkdirAll(path, 0o755); err != nil {
-			return nil, fmt.Errorf("making the cgroup %s: %w", path, err)
+			return nil, fmt.Errorf("creating the cgroup %s: %w", path, err)
 		}
 		if err := l.inherit(path); err != nil {
 			return nil, err
@@ -196,7 +196,7 @@ func (l Layout) inherit(path string) error {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(path, name), value, 0); err != nil {
-			return fmt.Errorf("filling %s of the cgroup %s: %w", name, path, err)
+			return fmt.Errorf("writing %s of the cgroup %s: %w", name, path, err)
 		}
 	}
 	return nil
@@ -278,7 +278,7 @@ func (l Layout) Destroy(ctx context.Context, group string) error {
 			return nil
 		}
 		if !pause.For(ctx, pollInterval) {
-			return fmt.Errorf("removing the cgroup %s, in which are processes %v: %w", group, l.Processes(group), errors.Join(err, context.Cause(ctx)))
+			return fmt.Errorf("removing the cgroup %s, which has the processes %v: %w", group, l.Processes(group), errors.Join(err, context.Cause(ctx)))
 		}
 	}
 }

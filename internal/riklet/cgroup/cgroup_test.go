@@ -89,7 +89,7 @@ func TestNoHierarchyHasANextStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = layout.check()
-	for _, want := range []string{"no cgroup hierarchy", "nsenter --net", "mount -t cgroup2"} {
+	for _, want := range []string{"no mounted cgroup hierarchy", "nsenter --net", "mount -t cgroup2"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("check() = %v, want it to say %q", err, want)
 		}

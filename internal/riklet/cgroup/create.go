@@ -43,7 +43,7 @@ func (l Layout) Create(group string, limits Limits) ([]string, error) {
 	var procs []string
 	for _, path := range paths {
 		if err := os.MkdirAll(path, 0o755); err != nil {
-			return nil, fmt.Errorf("making the cgroup %s: %w", path, err)
+			return nil, fmt.Errorf("creating the cgroup %s: %w", path, err)
 		}
 		procs = append(procs, filepath.Join(path, "cgroup.procs"))
 	}
@@ -112,7 +112,7 @@ func enable(dir string) error {
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
-			return fmt.Errorf("handing the controller %s down from the cgroup %s: %w", controller, dir, err)
+			return fmt.Errorf("enabling the controller %s below the cgroup %s: %w", controller, dir, err)
 		}
 	}
 	return nil
@@ -155,7 +155,7 @@ func (l Layout) Unthrottle(group string) error {
 		err = nil // or the group lacks the controller
 	}
 	if err != nil {
-		err = fmt.Errorf("lifting the bound on the processor time of the cgroup %s: %w", group, err)
+		err = fmt.Errorf("removing the CPU limit of the cgroup %s: %w", group, err)
 	}
 	errs := []error{err}
 	for _, child := range l.Children(group) {

@@ -30,7 +30,7 @@ func Shares(milliCPU int64) uint64 {
 func (l Layout) Weigh(group string, milliCPU int64) error {
 	dir, old := l.dir("cpu", group)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("making the cgroup %s: %w", group, err)
+		return fmt.Errorf("creating the cgroup %s: %w", group, err)
 	}
 	file, value := "cpu.shares", Shares(milliCPU)
 	if !old {
@@ -44,7 +44,7 @@ func (l Layout) Weigh(group string, milliCPU int64) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("weighing the cgroup %s with %d: %w", group, value, err)
+		return fmt.Errorf("setting the CPU weight of the cgroup %s to %d: %w", group, value, err)
 	}
 	return nil
 }

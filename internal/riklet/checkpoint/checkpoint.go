@@ -25,7 +25,7 @@ const version = 1
 const block = 1 << 20
 
 // ErrLowerTerm is returned for an order of a controller that is no longer active.
-var ErrLowerTerm = errors.New("order has a lower term than one already obeyed")
+var ErrLowerTerm = errors.New("the order's term is lower than the term that this node obeys")
 
 type record struct {
 	Version int   `json:"version"`
@@ -74,13 +74,13 @@ func Open(path string) (*Ledger, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("reading the ledger: %w", err)
+		return nil, fmt.Errorf("reading the checkpoint: %w", err)
 	default:
 		if err := json.Unmarshal(text, &l.kept); err != nil {
-			return nil, fmt.Errorf("the ledger %s is damaged: %w; it has the latest term that this node obeyed, and the instances that it must not run. Restore it from a copy. Without one, delete this node's Node object, which has its instances replaced elsewhere, run riklet purge, and have the node join again", path, err)
+			return nil, fmt.Errorf("the checkpoint %s is damaged: %w. It contains the highest term that this node obeyed and the instances that it must not run. Restore the file from a copy. Without a copy, delete the Node object of this node, which replaces its instances on other nodes. Then run riklet purge and let the node join again", path, err)
 		}
 		if l.kept.Version != version {
-			return nil, fmt.Errorf("the ledger %s has version %d, this riklet knows %d", path, l.kept.Version, version)
+			return nil, fmt.Errorf("the checkpoint %s has version %d, and this riklet supports version %d", path, l.kept.Version, version)
 		}
 	}
 	if l.kept.Fenced == nil {
@@ -100,10 +100,10 @@ func (l *Ledger) saveLocked(next record) error {
 	l.kept, l.dirty = next, true
 	text, err := json.Marshal(next)
 	if err != nil {
-		return fmt.Errorf("encoding the ledger: %w", err)
+		return fmt.Errorf("encoding the checkpoint: %w", err)
 	}
 	if err := atomicfile.Write(l.path, append(text, '\n')); err != nil {
-		return fmt.Errorf("keeping the ledger: %w", err)
+		return fmt.Errorf("saving the checkpoint: %w", err)
 	}
 	l.dirty = false
 	return nil
@@ -178,7 +178,7 @@ func (l *Ledger) Obey(term int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if term < l.kept.Term {
-		return fmt.Errorf("%w: %d after %d", ErrLowerTerm, term, l.kept.Term)
+		return fmt.Errorf("%w: %d is lower than %d", ErrLowerTerm, term, l.kept.Term)
 	}
 	if term == l.kept.Term && !l.dirty {
 		return nil

@@ -181,7 +181,7 @@ func TestOpenRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), path) {
 				t.Errorf("Open() = %v, want an error that names the file", err)
 			}
-			if name == "rubbish" && (err == nil || !strings.Contains(err.Error(), "Restore it from a copy") || !strings.Contains(err.Error(), "riklet purge")) {
+			if name == "rubbish" && (err == nil || !strings.Contains(err.Error(), "Restore the file from a copy") || !strings.Contains(err.Error(), "riklet purge")) {
 				t.Errorf("Open() = %v, want the next step", err)
 			}
 		})

@@ -82,7 +82,7 @@ func (c *Controller) session(ctx context.Context) (taken bool, err error) {
 	l := &line{stream: stream}
 	if err := l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Hello{Hello: c.Hello}}); err != nil {
 		_, err = stream.Recv()
-		return false, fmt.Errorf("introducing the node: %w", err)
+		return false, fmt.Errorf("sending the first message to the controller: %w", err)
 	}
 	sessions := c.Sessions(ctx, client)
 	c.Objects.Reconnected()
@@ -97,7 +97,7 @@ func (c *Controller) receive(stream nodev1.Node_ConnectClient, sessions Sessions
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("awaiting the controller: %w", err)
+			return fmt.Errorf("receiving from the controller: %w", err)
 		}
 		if hello := m.GetHello(); hello != nil {
 			if err := c.compatible(hello); err != nil {
@@ -136,7 +136,7 @@ func (c *Controller) ask(ctx context.Context, l *line) error {
 	for {
 		for _, get := range c.Objects.Questions() {
 			if err := l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
-				return fmt.Errorf("asking the controller: %w", err)
+				return fmt.Errorf("requesting an object from the controller: %w", err)
 			}
 		}
 		select {

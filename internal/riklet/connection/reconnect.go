@@ -49,7 +49,7 @@ func reconnect(ctx context.Context, peer string, logger *slog.Logger, session fu
 		}
 		delay := delays.Step()
 		if errors.Is(err, errAgain) { // nothing is lost
-			logger.Info("connecting again", "peer", peer, "why", err, "in", delay)
+			logger.Info("reconnecting", "peer", peer, "reason", err, "retryIn", delay)
 		} else {
 			logger.Warn("connection lost", "peer", peer, "err", err, "retryIn", delay)
 		}

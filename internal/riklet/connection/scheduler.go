@@ -131,7 +131,7 @@ func (s *Scheduler) session(ctx context.Context) (taken bool, err error) {
 	if err := stream.Send(register); err != nil {
 		// The reason is in the answer, not in the error of Send.
 		_, err = stream.Recv()
-		return false, fmt.Errorf("registering: %w", err)
+		return false, fmt.Errorf("registering with the scheduler: %w", err)
 	}
 	admitted := make(chan time.Duration, 1)
 	group.Go(func() error { return s.receive(stream, admitted, &taken) })
@@ -153,7 +153,7 @@ func (s *Scheduler) receive(stream workerStream, admitted chan<- time.Duration, 
 	for {
 		order, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("awaiting orders: %w", err)
+			return fmt.Errorf("receiving orders: %w", err)
 		}
 		if a := order.GetAdmitted(); a != nil && !*taken {
 			*taken = true
@@ -212,7 +212,7 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 			}
 		case <-holds:
 			if err := stream.Send(s.holdNews()); err != nil {
-				return fmt.Errorf("sending what the node waits for: %w", err)
+				return fmt.Errorf("sending the pending confirmation: %w", err)
 			}
 		case <-metrics:
 			if m := s.takeMetrics(); m != nil {

@@ -18,7 +18,7 @@ func (s *Shelf) Collect(ctx context.Context, olderThan time.Duration) error {
 	defer s.Discard(trash)
 	entries, err := os.ReadDir(s.path(itemsDir))
 	if err != nil {
-		return fmt.Errorf("reading the store: %w", err)
+		return fmt.Errorf("reading the cache: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {
@@ -40,16 +40,16 @@ func (s *Shelf) drop(key, trash string, olderThan time.Duration) error {
 		return nil //nolint:nilerr // it went by itself
 	}
 	if err := os.Rename(s.path(itemsDir, key), filepath.Join(trash, key)); err != nil {
-		return fmt.Errorf("removing %s from the store: %w", key, err)
+		return fmt.Errorf("removing %s from the cache: %w", key, err)
 	}
-	s.log.Info("removing what nobody uses", "key", key)
+	s.log.Info("removing unused items from the cache", "key", key)
 	return nil
 }
 
 func (s *Shelf) collectNotes(olderThan time.Duration) error {
 	entries, err := os.ReadDir(s.path(notesDir))
 	if err != nil {
-		return fmt.Errorf("reading the store: %w", err)
+		return fmt.Errorf("reading the cache: %w", err)
 	}
 	var errs []error
 	for _, e := range entries {

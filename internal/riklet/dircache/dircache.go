@@ -66,10 +66,10 @@ func Open(root string, log *slog.Logger) (*Shelf, error) {
 	s := &Shelf{root: filepath.Clean(root), log: log, now: time.Now, flights: flight.New[string, struct{}](ErrClosed), pins: map[string]map[string]bool{}}
 	for dir, mode := range map[string]fs.FileMode{"": 0o711, itemsDir: 0o711, pinsDir: 0o700, notesDir: 0o700, tmpDir: 0o700} {
 		if err := os.MkdirAll(s.path(dir), mode); err != nil {
-			return nil, fmt.Errorf("making the store: %w", err)
+			return nil, fmt.Errorf("creating the cache: %w", err)
 		}
 		if err := os.Chmod(s.path(dir), mode); err != nil { // independently of the umask
-			return nil, fmt.Errorf("making the store: %w", err)
+			return nil, fmt.Errorf("creating the cache: %w", err)
 		}
 	}
 	if err := s.takeLock(); err != nil {
@@ -89,10 +89,10 @@ func (s *Shelf) takeLock() error {
 	lock, err := lockfile.Take(s.path("lock"))
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
-		return fmt.Errorf("%w by %s: %s; stop that process first", ErrLocked, held.By, s.root)
+		return fmt.Errorf("the cache %[3]s is %[1]w by %[2]s; stop that process first", ErrLocked, held.By, s.root)
 	}
 	if err != nil {
-		return fmt.Errorf("locking the store: %w", err)
+		return fmt.Errorf("locking the cache: %w", err)
 	}
 	s.lock = lock
 	return nil
@@ -108,12 +108,12 @@ func (s *Shelf) Close() error {
 func (s *Shelf) sweep() error {
 	entries, err := os.ReadDir(s.path(tmpDir))
 	if err != nil {
-		return fmt.Errorf("reading the store: %w", err)
+		return fmt.Errorf("reading the cache: %w", err)
 	}
 	for _, e := range entries {
-		s.log.Info("removing what an interrupted process left", "path", e.Name())
+		s.log.Info("removing temporary files of an interrupted process", "path", e.Name())
 		if err := os.RemoveAll(s.path(tmpDir, e.Name())); err != nil {
-			return fmt.Errorf("sweeping the store: %w", err)
+			return fmt.Errorf("removing temporary files from the cache: %w", err)
 		}
 	}
 	return nil
@@ -124,7 +124,7 @@ func (s *Shelf) sweep() error {
 func (s *Shelf) Temp() (string, error) {
 	dir, err := os.MkdirTemp(s.path(tmpDir), "new-")
 	if err != nil {
-		return "", fmt.Errorf("making room in the store: %w", err)
+		return "", fmt.Errorf("creating a directory in the cache: %w", err)
 	}
 	return dir, nil
 }
@@ -132,7 +132,7 @@ func (s *Shelf) Temp() (string, error) {
 // Discard removes a directory of Temp.
 func (s *Shelf) Discard(dir string) {
 	if err := os.RemoveAll(dir); err != nil {
-		s.log.Warn("the remains of something under way stay until the next start", "path", dir, "err", err)
+		s.log.Warn("temporary files were not removed; the next start removes them", "path", dir, "err", err)
 	}
 }
 
@@ -217,7 +217,7 @@ func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Co
 		err = os.Chmod(item, 0o711) //nolint:gosec // whatever the umask is
 	}
 	if err != nil {
-		return fmt.Errorf("making room in the store: %w", err)
+		return fmt.Errorf("creating a directory in the cache: %w", err)
 	}
 	if err := fill(ctx, item); err != nil {
 		return err
@@ -232,7 +232,7 @@ func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Co
 func (s *Shelf) publish(key, item string) error {
 	items, err := os.Open(s.path(itemsDir))
 	if err != nil {
-		return fmt.Errorf("opening the store: %w", err)
+		return fmt.Errorf("opening the cache: %w", err)
 	}
 	defer func() { _ = items.Close() }()
 	// Sync the file system with one call, because a tree has many files.
@@ -242,7 +242,7 @@ func (s *Shelf) publish(key, item string) error {
 	err = os.Rename(item, s.path(itemsDir, key))
 	// An earlier run, which no caller waits for any more, may have created it first.
 	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("moving %s into the store: %w", key, err)
+		return fmt.Errorf("moving %s into the cache: %w", key, err)
 	}
 	s.touch(key)
 	if err := items.Sync(); err != nil {

@@ -28,10 +28,10 @@ func (s *Shelf) Recall(about string, into any) (ok bool) {
 func (s *Shelf) Note(about string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
-		return fmt.Errorf("noting: %w", err)
+		return fmt.Errorf("saving a note in the cache: %w", err)
 	}
 	if err := atomicfile.WriteUnsynced(s.notePath(about), data); err != nil {
-		return fmt.Errorf("noting: %w", err)
+		return fmt.Errorf("saving a note in the cache: %w", err)
 	}
 	return nil
 }

@@ -13,12 +13,12 @@ import (
 func (s *Shelf) loadPins() error {
 	users, err := os.ReadDir(s.path(pinsDir))
 	if err != nil {
-		return fmt.Errorf("reading the store: %w", err)
+		return fmt.Errorf("reading the cache: %w", err)
 	}
 	for _, u := range users {
 		keys, err := os.ReadDir(s.path(pinsDir, u.Name()))
 		if err != nil {
-			return fmt.Errorf("reading the store: %w", err)
+			return fmt.Errorf("reading the cache: %w", err)
 		}
 		for _, k := range keys {
 			s.notePinLocked(u.Name(), k.Name()) // no other goroutine has s yet
@@ -83,7 +83,7 @@ func (s *Shelf) Release(user string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := os.RemoveAll(s.path(pinsDir, user)); err != nil {
-		return fmt.Errorf("releasing what %s has: %w", user, err)
+		return fmt.Errorf("releasing the items of %s: %w", user, err)
 	}
 	for key, users := range s.pins {
 		if users[user] {

@@ -78,7 +78,7 @@ func (d *Dir) unmountStrays() error {
 	}
 	ids, err := d.cfg.Images.Mounted()
 	if err != nil {
-		return fmt.Errorf("looking for mounts that were left: %w", err)
+		return fmt.Errorf("listing leftover mounts: %w", err)
 	}
 	var errs []error
 	for _, id := range ids {
@@ -105,7 +105,7 @@ func (d *Dir) Collect(ctx context.Context, olderThan time.Duration) error {
 // store stays closed. The caller only has to remove the link afterward.
 func (i *Image) Lend(path string) error {
 	if err := os.Link(i.Path, path); err != nil {
-		return fmt.Errorf("lending the block image %s: %w", i.Digest, err)
+		return fmt.Errorf("linking the block image %s: %w", i.Digest, err)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func reserve(cfg Config) (int64, error) {
 	}
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(cfg.Root, &st); err != nil {
-		return 0, fmt.Errorf("looking at the file system of %s: %w", cfg.Root, err)
+		return 0, fmt.Errorf("reading the free space of %s: %w", cfg.Root, err)
 	}
 	return min(int64(st.Blocks)*st.Bsize/50, 512<<20), nil
 }
@@ -126,11 +126,11 @@ func reserve(cfg Config) (int64, error) {
 func (d *Dir) checkSpace(dir string, need int64) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("looking at the file system of %s: %w", dir, err)
+		return fmt.Errorf("reading the free space of %s: %w", dir, err)
 	}
 	reserve := d.cfg.Limits.ReserveBytes
 	if free := int64(st.Bavail) * st.Bsize; free-need < reserve {
-		return fmt.Errorf("%w: %d bytes are free at %s, %d must stay free and %d are needed; remove files or instances, or grow the file system",
+		return fmt.Errorf("%w: %d bytes are free at %s, %d must stay free, and %d are needed; remove files or instances, or grow the file system",
 			ErrNoSpace, free, dir, reserve, need)
 	}
 	return nil

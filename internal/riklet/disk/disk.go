@@ -17,7 +17,7 @@ var (
 	// ErrTooLarge is returned if a limit on bytes or entries was exceeded.
 	ErrTooLarge = errors.New("the root file system is too large")
 	// ErrDigest is returned if content does not match its checksum.
-	ErrDigest = errors.New("the root file system has another checksum")
+	ErrDigest = errors.New("the checksum of the root file system does not match")
 	// ErrNoSpace is returned if the file system of the store has no space left above the
 	// reserve. Incomplete files are removed.
 	ErrNoSpace = errors.New("no space left for block images")

@@ -25,7 +25,7 @@ const unmountTime = 30 * time.Second
 // FromImage implements Store.
 func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Image, error) {
 	if d.cfg.Images == nil {
-		return nil, errors.New("this node has no image store to make block images from")
+		return nil, errors.New("this node has no image store, so it cannot create block images")
 	}
 	sum, err := digest.Parse(img.Digest)
 	if err != nil {
@@ -36,7 +36,7 @@ func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Im
 		return d.convert(ctx, dir, key, img)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making a block image of %s: %w", img.Reference, err)
+		return nil, fmt.Errorf("creating a block image of %s: %w", img.Reference, err)
 	}
 	out, err := open(dir, img.Digest)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Im
 
 // making returns the progress of a block image.
 func making(what string) progress.Progress {
-	return progress.Progress{What: "making the disk image of " + what}
+	return progress.Progress{What: "creating the disk image of " + what}
 }
 
 // imageKey returns the key of the block image. It includes the layers, because the image of an
@@ -81,7 +81,7 @@ func (d *Dir) convert(ctx context.Context, dir, key string, img *image.Image) (e
 	if err := d.fromTree(ctx, rootfs, filepath.Join(dir, imageFile), key); err != nil {
 		return err
 	}
-	d.log.Info("block image made", "image", img.Reference, "digest", img.Digest, "duration", time.Since(start))
+	d.log.Info("block image created", "image", img.Reference, "digest", img.Digest, "duration", time.Since(start))
 	return nil
 }
 

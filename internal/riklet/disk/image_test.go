@@ -102,7 +102,7 @@ func TestFromImageOfManyFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(log.String(), "needs more room") {
+	if strings.Contains(log.String(), "needs more space") {
 		t.Errorf("the directories were not measured:\n%s", log)
 	}
 	requireSound(t, got.Path)

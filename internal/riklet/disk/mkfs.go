@@ -44,7 +44,7 @@ func find(configured, program string) (string, error) {
 
 var (
 	errFull = errors.New("the file system is too small")
-	errTime = errors.New("making the block image took too long")
+	errTime = errors.New("creating the block image took too long")
 )
 
 // fromTree creates an ext4 image of a tree at path, which must not exist.
@@ -66,16 +66,16 @@ func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 		if !errors.Is(err, errFull) {
 			break
 		}
-		d.log.Info("the block image needs more room than was measured", "image", id, "bytes", size)
+		d.log.Info("the block image needs more space than was measured; it is created again with more", "image", id, "bytes", size)
 		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("starting over: %w", err)
+			return fmt.Errorf("removing the block image, to create it again: %w", err)
 		}
 	}
 	if err != nil {
 		return err
 	}
 	if m.times.lost > 0 {
-		d.log.Warn("times of files in the block image are kept in whole seconds only", "image", id, "files", m.times.lost)
+		d.log.Warn("files in the block image have times in whole seconds only", "image", id, "files", m.times.lost)
 	}
 	progress.Of(ctx).Step("finishing", 0, nil)
 	if err := d.tidy(ctx, path, m); err != nil {
@@ -130,11 +130,11 @@ func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string)
 	case err == nil:
 		return nil
 	case strings.Contains(out, "No space left on device"), strings.Contains(out, "Disk quota exceeded"):
-		return fmt.Errorf("%w: making the file system %s: %s", ErrNoSpace, filepath.Base(path), out)
+		return fmt.Errorf("%w: creating the file system %s: %s", ErrNoSpace, filepath.Base(path), out)
 	case strings.Contains(out, "Could not allocate"):
 		return fmt.Errorf("%w: %s", errFull, out)
 	}
-	return fmt.Errorf("making an ext4 file system of %d bytes: %w: %s", size, err, out)
+	return fmt.Errorf("creating an ext4 file system of %d bytes: %w: %s", size, err, out)
 }
 
 // tidy removes lost+found, which the tree does not have. It also sets the mode of the root, and
@@ -163,10 +163,10 @@ func (d *Dir) tidy(ctx context.Context, path string, m measure) error {
 func sparse(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("making a disk image: %w", classify(err))
+		return fmt.Errorf("creating a disk image: %w", classify(err))
 	}
 	if err := errors.Join(f.Truncate(size), f.Close()); err != nil {
-		return fmt.Errorf("making a disk image of %d bytes: %w", size, classify(err))
+		return fmt.Errorf("creating a disk image of %d bytes: %w", size, classify(err))
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 			return open(dir, "sha256:"+strings.TrimPrefix(key, urlPrefix))
 		}
 	}
-	return nil, fmt.Errorf("the block image of %s is removed as often as it is made; is something collecting it all the time?", fetch.Redact(r.URL))
+	return nil, fmt.Errorf("the block image of %s was removed again each time it was created; check what removes files from the cache", fetch.Redact(r.URL))
 }
 
 // held returns the image with which the user's machine was created. A restarted machine gets the
@@ -117,7 +117,7 @@ func (d *Dir) download(ctx context.Context, r URLRequest, to string, known fetch
 		return d.fetcher.Get(ctx, fetch.Request{URL: r.URL, Path: to, SHA256: r.SHA256, Known: known})
 	}
 	if !d.cfg.AllowPath {
-		return nil, fmt.Errorf("%w: a path of the node, which its administrator does not allow; use an https URL", ErrRefused)
+		return nil, fmt.Errorf("%w: it is a path on the node, which the node's administrator does not allow; use an https URL", ErrRefused)
 	}
 	path, info, err := fetch.LocalPath(r.URL, d.private())
 	if err != nil {

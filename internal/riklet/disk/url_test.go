@@ -334,10 +334,10 @@ func TestFromURLRefusesHostileRoots(t *testing.T) {
 		want   error
 		says   string
 	}{
-		{"lying size", reseal(disk, 0x4, 0xff, 0xff, 0xff, 0x7f), nil, ErrRefused, "lies about its size"},
-		{"lying size in 64 bits", reseal(disk, 0x150, 1), nil, ErrRefused, "lies about its size"},
-		{"cut short", disk[:len(disk)/2], nil, ErrRefused, "lies about its size"},
-		{"only a superblock", disk[:1200], nil, ErrRefused, "too short"},
+		{"lying size", reseal(disk, 0x4, 0xff, 0xff, 0xff, 0x7f), nil, ErrRefused, "is too short for its superblock"},
+		{"lying size in 64 bits", reseal(disk, 0x150, 1), nil, ErrRefused, "is too short for its superblock"},
+		{"cut short", disk[:len(disk)/2], nil, ErrRefused, "is too short for its superblock"},
+		{"only a superblock", disk[:1200], nil, ErrRefused, "less than its superblock needs"},
 		{"journal to replay", reseal(disk, 0x60, disk[1024+0x60]|4), nil, ErrRefused, "e2fsck"},
 		{"not unmounted", reseal(disk, 0x3a, 0, 0), nil, ErrRefused, "e2fsck"},
 		{"unknown features", reseal(disk, 0x63, 0x80), nil, ErrRefused, "features"},
@@ -396,8 +396,8 @@ func TestFromURLRefusesHostileServers(t *testing.T) {
 					return
 				}
 			}
-		}, ErrTooLarge, "bytes came"},
-		{"stands still", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, nil, "nothing came"},
+		}, ErrTooLarge, "the server sent more than"},
+		{"stands still", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, nil, "the server sent no data"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -456,7 +456,7 @@ func TestMakingIsSaid(t *testing.T) {
 	d := newDir(t, func(c *Config) { local(c); c.Images = images })
 	w := &progress.Work{}
 	images.onMount = func() {
-		if got := w.Progress().String(); got != "making the disk image of "+sampleImage("app").Reference {
+		if got := w.Progress().String(); got != "creating the disk image of "+sampleImage("app").Reference {
 			t.Errorf("the progress is %q", got)
 		}
 	}
@@ -464,7 +464,7 @@ func TestMakingIsSaid(t *testing.T) {
 	if _, err := d.FromURL(ctx, "vm-1", URLRequest{URL: s.URL + "/file?token=secret"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := w.Progress().String(), "making the disk image of "+s.URL+"/file: finishing"; got != want {
+	if got, want := w.Progress().String(), "creating the disk image of "+s.URL+"/file: finishing"; got != want {
 		t.Errorf("the progress is %q, want %q", got, want)
 	}
 	if _, err := d.FromImage(ctx, "vm-2", sampleImage("app")); err != nil {

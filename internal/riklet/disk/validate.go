@@ -58,7 +58,7 @@ func validateFile(path string) error {
 	raw := make([]byte, superblockSize)
 	if _, err := f.ReadAt(raw, superblockAt); err != nil {
 		if errors.Is(err, io.EOF) {
-			return fmt.Errorf("%w: the ext4 image has %d bytes, which is too short for one", ErrRefused, info.Size())
+			return fmt.Errorf("%w: the ext4 image has %d bytes, which is less than its superblock needs", ErrRefused, info.Size())
 		}
 		return fmt.Errorf("reading the ext4 image: %w", err)
 	}
@@ -110,9 +110,9 @@ func (sb superblock) validate(size int64) error {
 	case !slices.Contains([]int64{1024, 2048, 4096}, sb.blockSize):
 		return errors.New("has blocks of a size other than 1, 2 or 4 KiB, which guests cannot mount")
 	case sb.incompat&incompatJournalDev != 0:
-		return errors.New("is a journal and no file system")
+		return errors.New("is an external journal, not a file system")
 	case sb.incompat&^uint32(incompatKnown) != 0:
-		return fmt.Errorf("has features that guests do not know (%#x)", sb.incompat&^uint32(incompatKnown))
+		return fmt.Errorf("has features that guests do not support (%#x)", sb.incompat&^uint32(incompatKnown))
 	case sb.incompat&incompatRecover != 0:
 		return errors.New("was not unmounted: its journal must be replayed; run e2fsck -f on it and upload it again")
 	case sb.state&stateErrors != 0 || sb.state&stateValid == 0:
@@ -128,15 +128,15 @@ func (sb superblock) validateGeometry(size int64) error {
 	case sb.blocks == 0 || sb.inodes == 0:
 		return errors.New("has no blocks or no inodes")
 	case sb.blocks > have:
-		return fmt.Errorf("lies about its size: it says %d blocks of %d bytes, and the file has %d", sb.blocks, sb.blockSize, have)
+		return fmt.Errorf("is too short for its superblock: %d blocks of %d bytes do not fit into the %d bytes of the file", sb.blocks, sb.blockSize, have)
 	case sb.freeBlocks > sb.blocks || sb.reserved > sb.blocks || uint64(sb.firstData) >= sb.blocks:
-		return errors.New("counts more blocks than it has")
+		return errors.New("has impossible numbers of blocks")
 	case sb.blocksPerGroup == 0 || sb.blocksPerGroup > bits || sb.inodesPerGroup == 0 || sb.inodesPerGroup > bits:
 		return errors.New("has groups of an impossible size")
 	case sb.inodeSize < rev0InodeSz || int64(sb.inodeSize) > sb.blockSize || sb.inodeSize&(sb.inodeSize-1) != 0:
 		return fmt.Errorf("has inodes of an impossible size, %d bytes", sb.inodeSize)
 	case (sb.blocks-uint64(sb.firstData)+uint64(sb.blocksPerGroup)-1)/uint64(sb.blocksPerGroup)*uint64(sb.inodesPerGroup) != uint64(sb.inodes):
-		return errors.New("has another number of inodes than its groups have")
+		return errors.New("has a number of inodes that does not match its groups")
 	}
 	return nil
 }

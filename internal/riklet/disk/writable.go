@@ -18,10 +18,10 @@ const MinWritable = 16 << 20
 func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error) {
 	size -= size % blockSize
 	if !filepath.IsAbs(path) {
-		return fmt.Errorf("making a writable disk: %q is not an absolute path", path)
+		return fmt.Errorf("creating a writable disk: %q is not an absolute path", path)
 	}
 	if size < MinWritable || size > d.cfg.Limits.Bytes*16 {
-		return fmt.Errorf("%w: a writable disk of %d bytes: it must have between %d and %d", ErrTooLarge, size, MinWritable, d.cfg.Limits.Bytes*16)
+		return fmt.Errorf("%w: a writable disk of %d bytes: it must have %d to %d", ErrTooLarge, size, MinWritable, d.cfg.Limits.Bytes*16)
 	}
 	ctx, stop := context.WithTimeoutCause(ctx, d.cfg.Limits.Time, fmt.Errorf("%w: the limit is %s", errTime, d.cfg.Limits.Time))
 	defer stop()
@@ -29,7 +29,7 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 	// complete.
 	fresh := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
 	if err := removeIfThere(fresh); err != nil {
-		return fmt.Errorf("making a writable disk: %w", err)
+		return fmt.Errorf("creating a writable disk: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -43,7 +43,7 @@ func (d *Dir) Writable(ctx context.Context, path string, size int64) (err error)
 		return err
 	}
 	if err := os.Rename(fresh, path); err != nil {
-		return fmt.Errorf("making a writable disk: %w", err)
+		return fmt.Errorf("creating a writable disk: %w", err)
 	}
 	return nil
 }

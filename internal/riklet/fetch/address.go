@@ -44,7 +44,7 @@ var notPublic = func() (all []special) {
 	for _, s := range []struct{ what, prefixes string }{
 		// Those of AWS and most others, AWS over IPv6, Alibaba, and Azure, whose address is
 		// public.
-		{"the address of a cloud's metadata service", "169.254.169.254/32 fd00:ec2::254/128 100.100.100.200/32 168.63.129.16/32"},
+		{"the address of a cloud metadata service", "169.254.169.254/32 fd00:ec2::254/128 100.100.100.200/32 168.63.129.16/32"},
 		{"an unspecified address", "0.0.0.0/8 ::/128"},
 		{"a loopback address", "127.0.0.0/8 ::1/128"},
 		{"a link-local address", "169.254.0.0/16 fe80::/10"},

@@ -12,15 +12,15 @@ var (
 	// ErrTooLarge is returned if the file exceeds its size limit.
 	ErrTooLarge = errors.New("the download is too large")
 	// ErrDigest is returned if the file does not match its checksum.
-	ErrDigest = errors.New("the download has another checksum")
+	ErrDigest = errors.New("the checksum of the download does not match")
 	// ErrLength is returned if the length of the file differs from the announced one.
-	ErrLength = errors.New("the download is not as long as announced")
+	ErrLength = errors.New("the length of the download does not match")
 	// ErrStalled is returned if no data arrived for the stall timeout.
-	ErrStalled = errors.New("the download stands still")
+	ErrStalled = errors.New("the download makes no progress")
 	// ErrTimeout is returned if a download exceeded its time limit.
-	ErrTimeout = errors.New("the download takes too long")
+	ErrTimeout = errors.New("the download took too long")
 	// ErrStatus is returned for an answer without the file; see StatusError.
-	ErrStatus = errors.New("the server did not give the file")
+	ErrStatus = errors.New("the server did not send the file")
 	// ErrNoSpace is returned if the file system has no space left above the reserve.
 	ErrNoSpace = errors.New("no space left for the download")
 )
@@ -43,7 +43,7 @@ func (e *StatusError) hint() string {
 	case e.NotFound():
 		return "; check the URL"
 	case e.Temporary():
-		return "; it may do so later"
+		return "; it may succeed later"
 	}
 	return ""
 }

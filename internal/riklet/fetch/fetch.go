@@ -94,7 +94,7 @@ func (f *Fetcher) checkURL(u *url.URL) error {
 	case u.Scheme == "https":
 	case u.Scheme == "http" && f.cfg.AllowHTTP:
 	case u.Scheme == "http":
-		return fmt.Errorf("%w: %s is http; use https, or let the node's administrator allow http", ErrRefused, Redact(u.String()))
+		return fmt.Errorf("%w: %s is http; use https, or have the node's administrator set --allow-http", ErrRefused, Redact(u.String()))
 	default:
 		return fmt.Errorf("%w: the scheme %q is not https", ErrRefused, shorten(u.Scheme))
 	}
@@ -124,11 +124,11 @@ func (f *Fetcher) checkRedirect(req *http.Request, via []*http.Request) error {
 // name resolution does not matter.
 func (f *Fetcher) control(_ context.Context, network, address string, _ syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
-		return fmt.Errorf("%w: a connection over %s", ErrRefused, network)
+		return fmt.Errorf("%w: connections over %s are not allowed", ErrRefused, network)
 	}
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("%w: the address %q cannot be judged", ErrRefused, address)
+		return fmt.Errorf("%w: the address %q cannot be parsed", ErrRefused, address)
 	}
 	return f.checkAddr(ap.Addr())
 }

@@ -103,18 +103,18 @@ func TestHostileServers(t *testing.T) {
 			fmt.Fprint(w, "x")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
-		}, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", ErrStalled, "nothing came"},
-		{"never answers", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", ErrStalled, "nothing came"},
+		}, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", ErrStalled, "the server sent no data"},
+		{"never answers", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, func(c *Config) { c.Stall = 100 * time.Millisecond }, "", ErrStalled, "the server sent no data"},
 		{"500", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, nil, "", ErrStatus, "500"},
 		{"404", http.NotFound, nil, "", ErrStatus, "check the URL"},
 		{"304 unasked", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotModified) }, nil, "", ErrStatus, "304"},
 		{"206 unasked", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusPartialContent) }, nil, "", ErrStatus, "206"},
-		{"announces too much", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "99999999999") }, nil, "", ErrTooLarge, "announces 99999999999"},
+		{"announces too much", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "99999999999") }, nil, "", ErrTooLarge, "it has 99999999999 bytes"},
 		{"ends early", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, "short")
-		}, nil, "", ErrLength, "5 bytes of 100"},
-		{"another file", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "evil") }, nil, strings.Repeat("0", 64), ErrDigest, "should be sha256:000"},
+		}, nil, "", ErrLength, "5 of 100 bytes"},
+		{"another file", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "evil") }, nil, strings.Repeat("0", 64), ErrDigest, "instead of sha256:000"},
 		{"checksum of noise", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") }, nil, "xyz", ErrRefused, "64 hexadecimal"},
 		{"redirects for ever", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.Path+"x", http.StatusFound)
@@ -128,7 +128,7 @@ func TestHostileServers(t *testing.T) {
 		{"redirects to a private address", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://10.0.0.1/", http.StatusFound)
 		}, nil, "", ErrRefused, "a private address"},
-		{"no space", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1000)) }, func(c *Config) { c.ReserveBytes = 1 << 60 }, "", ErrNoSpace, "must stay so"},
+		{"no space", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 1000)) }, func(c *Config) { c.ReserveBytes = 1 << 60 }, "", ErrNoSpace, "must stay free"},
 		{"huge header", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, nil, "", nil, "header"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

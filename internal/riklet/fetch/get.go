@@ -148,17 +148,17 @@ func (f *Fetcher) save(body io.Reader, announced int64, r Request) (_ *Result, e
 	n, err := io.Copy(io.MultiWriter(out, hash), body)
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, fmt.Errorf("%w: it ended after %d bytes of %d: %w", ErrLength, n, announced, scrub(err))
+		return nil, fmt.Errorf("%w: it ended after %d of %d bytes: %w", ErrLength, n, announced, scrub(err))
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return nil, fmt.Errorf("%w: %w", ErrNoSpace, err)
 	case err != nil:
 		return nil, scrub(err)
 	case announced >= 0 && n != announced:
-		return nil, fmt.Errorf("%w: %d bytes came and %d were announced", ErrLength, n, announced)
+		return nil, fmt.Errorf("%w: the server sent %d bytes and announced %d", ErrLength, n, announced)
 	}
 	sum := hex.EncodeToString(hash.Sum(nil))
 	if r.SHA256 != "" && sum != r.SHA256 {
-		return nil, fmt.Errorf("%w: it is sha256:%s and should be sha256:%s; the file was changed, or the checksum is another file's", ErrDigest, sum, r.SHA256)
+		return nil, fmt.Errorf("%w: it is sha256:%s instead of sha256:%s; the file was changed, or the checksum is of another file", ErrDigest, sum, r.SHA256)
 	}
 	return &Result{SHA256: sum, Bytes: n}, nil
 }
@@ -175,16 +175,16 @@ type writer struct {
 
 func (w *writer) Write(p []byte) (int, error) {
 	if w.n += int64(len(p)); w.n > w.limit {
-		return 0, fmt.Errorf("%w: more than %d bytes came", ErrTooLarge, w.limit)
+		return 0, fmt.Errorf("%w: the server sent more than %d bytes", ErrTooLarge, w.limit)
 	}
 	if w.sinceChecked += int64(len(p)); w.sinceChecked >= checkInterval && w.reserve > 0 {
 		w.sinceChecked = 0
 		var st syscall.Statfs_t
 		if err := syscall.Fstatfs(int(w.file.Fd()), &st); err != nil {
-			return 0, fmt.Errorf("looking at the file system: %w", err)
+			return 0, fmt.Errorf("reading the free space: %w", err)
 		}
 		if free := int64(st.Bavail) * st.Bsize; free < w.reserve {
-			return 0, fmt.Errorf("%w: %d bytes are free and %d must stay so", ErrNoSpace, free, w.reserve)
+			return 0, fmt.Errorf("%w: %d bytes are free, and %d must stay free", ErrNoSpace, free, w.reserve)
 		}
 	}
 	return w.file.Write(p)

@@ -29,10 +29,10 @@ func LocalPath(path string, private []string) (string, fs.FileInfo, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return "", nil, fmt.Errorf("%w: %s cannot be found on this node: %w", ErrRefused, shorten(path), err)
+		return "", nil, fmt.Errorf("%w: %s does not exist on this node: %w", ErrRefused, shorten(path), err)
 	}
 	if real == "/" {
-		return "", nil, fmt.Errorf("%w: the root of the node", ErrRefused)
+		return "", nil, fmt.Errorf("%w: it is the root directory of the node", ErrRefused)
 	}
 	for _, p := range append(append([]string(nil), always...), private...) {
 		if resolved, err := filepath.EvalSymlinks(p); err == nil {

@@ -42,7 +42,7 @@ type transfer struct {
 func (t *transfer) watched(ctx context.Context) (_ context.Context, done func()) {
 	ctx, give := context.WithCancelCause(ctx)
 	t.alarm = time.AfterFunc(t.f.cfg.Stall, func() {
-		err := fmt.Errorf("%w: nothing came for %s", ErrStalled, t.f.cfg.Stall)
+		err := fmt.Errorf("%w: the server sent no data for %s", ErrStalled, t.f.cfg.Stall)
 		if why := t.last.Load(); why != nil {
 			err = fmt.Errorf("%w; %s", err, *why)
 		}
@@ -68,7 +68,7 @@ func (t *transfer) run(ctx context.Context) (*Result, error) {
 	case res.StatusCode != http.StatusOK:
 		return nil, &StatusError{Code: res.StatusCode}
 	case res.ContentLength > t.f.cfg.Bytes:
-		return nil, fmt.Errorf("%w: the server announces %d bytes, the limit is %d", ErrTooLarge, res.ContentLength, t.f.cfg.Bytes)
+		return nil, fmt.Errorf("%w: it has %d bytes, and the limit is %d", ErrTooLarge, res.ContentLength, t.f.cfg.Bytes)
 	}
 	t.work.Set(0, max(t.total, 0))
 	t.r.Known = Validators{ETag: header(res, "ETag"), LastModified: header(res, "Last-Modified")}
@@ -127,7 +127,7 @@ func (t *transfer) resume(ctx context.Context, broken error) error {
 	}
 	_ = t.body.Body.Close()
 	for ; t.attempts < resumes; t.attempts++ {
-		why := fmt.Sprintf("it broke off after %d bytes of %d and is resumed; the last error was: %v", t.came, t.total, scrub(broken))
+		why := fmt.Sprintf("the connection broke after %d of %d bytes, and the download is resumed; the last error was: %v", t.came, t.total, scrub(broken))
 		t.last.Store(&why)
 		t.work.Trouble(why)
 		if !pause.For(ctx, t.f.pause<<t.attempts) {
@@ -148,7 +148,7 @@ func (t *transfer) resume(ctx context.Context, broken error) error {
 			broken = failure
 			continue
 		}
-		return fmt.Errorf("%w (the server does not resume the download: it answered %d)", broken, res.StatusCode)
+		return fmt.Errorf("%w (the server does not support resuming: it answered %d)", broken, res.StatusCode)
 	}
 	return fmt.Errorf("%w (it was resumed %d times)", broken, resumes)
 }

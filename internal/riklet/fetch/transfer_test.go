@@ -85,8 +85,8 @@ func TestConnectionsThatBreakOff(t *testing.T) {
 		"without a version":    {&breaking{room: 250 << 10}, 1, "it ended after"},
 		"with a weak one":      {&breaking{room: 250 << 10, etag: `W/"v1"`}, 1, "it ended after"},
 		"again and again":      {&breaking{room: 10 << 10, etag: `"v1"`}, 6, "it was resumed 5 times"},
-		"another version":      {&breaking{room: 250 << 10, etag: `"v1"`, other: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) }}, 2, "does not resume the download: it answered 200"},
-		"the wrong part":       {&breaking{room: 250 << 10, etag: `"v1"`, other: lying}, 2, "does not resume the download: it answered 206"},
+		"another version":      {&breaking{room: 250 << 10, etag: `"v1"`, other: func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) }}, 2, "does not support resuming: it answered 200"},
+		"the wrong part":       {&breaking{room: 250 << 10, etag: `"v1"`, other: lying}, 2, "does not support resuming: it answered 206"},
 		"gone":                 {&breaking{room: 250 << 10, etag: `"v1"`, other: status(http.StatusNotFound)}, 2, "it answered 404"},
 		"unavailable for long": {&breaking{room: 250 << 10, etag: `"v1"`, other: status(http.StatusServiceUnavailable)}, 6, "503"},
 	} {
@@ -119,7 +119,7 @@ func TestConnectionsThatBreakOff(t *testing.T) {
 			if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) || res.SHA256 != hex.EncodeToString(sum[:]) || res.Validators.ETag != `"v1"` {
 				t.Errorf("got %d bytes, %v, %+v", len(got), err, res)
 			}
-			if said := w.Progress().String(); !strings.Contains(said, "downloading "+s.URL+"/x: 0.9 MiB of 0.9 MiB; it broke off after ") {
+			if said := w.Progress().String(); !strings.Contains(said, "downloading "+s.URL+"/x: 0.9 MiB of 0.9 MiB; the connection broke after ") {
 				t.Errorf("the progress is %q", said)
 			}
 		})
@@ -136,8 +136,8 @@ func TestADownloadThatStandsStill(t *testing.T) {
 		said   string
 		fails  string
 	}{
-		"at once":        {&breaking{}, ": waiting for the server", "nothing came for 2s"},
-		"after an error": {&breaking{room: 250 << 10, etag: `"v1"`, other: stops}, ": 0.2 MiB of 0.9 MiB; it broke off after 256000 bytes", "nothing came for 2s; it broke off after 256000 bytes of 921600 and is resumed; the last error was: unexpected EOF"},
+		"at once":        {&breaking{}, ": waiting for the server", "the server sent no data for 2s"},
+		"after an error": {&breaking{room: 250 << 10, etag: `"v1"`, other: stops}, ": 0.2 MiB of 0.9 MiB; the connection broke after 256000 of 921600 bytes", "the server sent no data for 2s; the connection broke after 256000 of 921600 bytes, and the download is resumed; the last error was: unexpected EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

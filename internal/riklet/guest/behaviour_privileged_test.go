@@ -295,7 +295,7 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 	if r.PID() <= 1 {
 		t.Errorf("PID() = %d", r.PID())
 	}
-	if _, err := g.Run(t.Context(), p, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "runs already") {
+	if _, err := g.Run(t.Context(), p, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "already runs") {
 		t.Errorf("a container started twice: %v", err)
 	}
 	beside := guest.Process{Container: "server", Exec: true, Argv: []string{"/bin/sh", "-c", "id -u; echo $OF $MORE; test -e /proc/1/root/bin/sh && hostname; grep CapBnd /proc/self/status | tr -d '\\t'; cat /sys/fs/cgroup/pids.current | wc -l; exit 4"}, Env: []string{"MORE=command"}}

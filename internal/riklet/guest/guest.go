@@ -42,7 +42,7 @@ const (
 	TimerParameter = "rik.timer_hz"
 	// HeldUp is part of the init's console message in that case. Another boot is likely to
 	// succeed.
-	HeldUp = "while this machine was held up"
+	HeldUp = "while this machine was paused"
 )
 
 var (

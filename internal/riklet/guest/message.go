@@ -106,7 +106,7 @@ func (f *Failure) Err() error {
 	case KindDisk:
 		return fmt.Errorf("%w: %s", ErrDisk, without(text, ErrDisk))
 	}
-	return fmt.Errorf("the guest says: %s", text)
+	return fmt.Errorf("the guest reports: %s", text)
 }
 
 // without removes the prefix that the wrapping error adds anyway.

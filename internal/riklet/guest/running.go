@@ -134,7 +134,7 @@ func lost(err error) error {
 	if errors.Is(err, ErrProtocol) {
 		return err
 	}
-	return fmt.Errorf("the guest is gone, or its process's stream: %w", err)
+	return fmt.Errorf("the guest has ended, or the stream of its process: %w", err)
 }
 
 func (r *running) PID() int { return r.answer.PID }

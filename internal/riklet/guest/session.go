@@ -40,7 +40,7 @@ func Connect(ctx context.Context, c Channel) (*Session, error) {
 			failure = err
 		}
 		if !pause.For(ctx, dialInterval) {
-			return nil, fmt.Errorf("reaching the guest at %s: %w (at last: %w)", c.Socket, context.Cause(ctx), failure)
+			return nil, fmt.Errorf("connecting to the guest at %s: %w (last error: %w)", c.Socket, context.Cause(ctx), failure)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func NewSession(ctx context.Context, conn net.Conn) (*Session, error) {
 	mux, err := wire.Node(conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("beginning a session with the guest: %w", err)
+		return nil, fmt.Errorf("starting a session with the guest: %w", err)
 	}
 	return &Session{mux: mux, slots: make(chan struct{}, wire.Streams)}, nil
 }

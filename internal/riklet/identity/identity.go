@@ -55,7 +55,7 @@ func (s Source) MachineID(stateDir string) (string, error) {
 	}
 	id := newID()
 	if err := atomicfile.Write(own, []byte(id+"\n")); err != nil {
-		return "", fmt.Errorf("keeping a machine id: %w", err)
+		return "", fmt.Errorf("saving the machine ID: %w", err)
 	}
 	return id, nil
 }
@@ -70,7 +70,7 @@ func InstallationKey(stateDir string) (string, error) {
 	}
 	key = newID() + newID() // 256 bits
 	if err := atomicfile.Write(path, []byte(key+"\n")); err != nil {
-		return "", fmt.Errorf("keeping the installation's key: %w", err)
+		return "", fmt.Errorf("saving the installation's key: %w", err)
 	}
 	return key, nil
 }
@@ -89,7 +89,7 @@ func (s Source) BootID() (string, error) {
 		return "", err
 	}
 	if id == "" {
-		return "", fmt.Errorf("%s holds no boot id", path)
+		return "", fmt.Errorf("%s contains no boot ID", path)
 	}
 	return id, nil
 }
@@ -98,7 +98,7 @@ func (s Source) BootID() (string, error) {
 func read(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("reading an id: %w", err)
+		return "", fmt.Errorf("reading an ID: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
 }

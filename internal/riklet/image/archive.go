@@ -77,7 +77,7 @@ func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
 
 func askArchive(work *progress.Work, req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 	if err := json.NewEncoder(stdin).Encode(req); err != nil {
-		return nil, fmt.Errorf("%w: ordering the archive: %w", errNoResult, err)
+		return nil, fmt.Errorf("%w: sending the request for the archive: %w", errNoResult, err)
 	}
 	in := json.NewDecoder(stdout)
 	for {
@@ -93,7 +93,7 @@ func askArchive(work *progress.Work, req wire.Request, stdin io.Writer, stdout i
 		case e.Result != nil && e.Result.Archive != nil:
 			return e.Result, nil
 		default:
-			return nil, fmt.Errorf("%w: %w", errNoResult, errors.New("it speaks of something else"))
+			return nil, fmt.Errorf("%w: %w", errNoResult, errors.New("it answers another request"))
 		}
 	}
 }

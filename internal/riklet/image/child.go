@@ -56,14 +56,14 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 	cmd.WaitDelay = killAfter
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("starting the unpacker: %w", err)
+		return nil, fmt.Errorf("starting rik-unpack: %w", err)
 	}
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, fmt.Errorf("starting the unpacker: %w", err)
+		return nil, fmt.Errorf("starting rik-unpack: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the unpacker: %w", err)
+		return nil, fmt.Errorf("starting rik-unpack: %w", err)
 	}
 	result, err := talk(stdin, stdout)
 	// The child exits at the end of its input, in any state.
@@ -81,13 +81,13 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 }
 
 // errNoResult means that the child exited or was killed without a message.
-var errNoResult = errors.New("the unpacker ended without a result")
+var errNoResult = errors.New("rik-unpack ended without a result")
 
 // talk exchanges the messages of one pull over the pipes.
 func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 	out := json.NewEncoder(stdin)
 	if err := out.Encode(req); err != nil {
-		return nil, fmt.Errorf("%w: ordering the pull: %w", errNoResult, err)
+		return nil, fmt.Errorf("%w: sending the request for the pull: %w", errNoResult, err)
 	}
 	in := json.NewDecoder(stdout)
 	for {

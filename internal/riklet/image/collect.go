@@ -55,12 +55,12 @@ func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error
 	}
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(s.cfg.Root, &st); err != nil {
-		return 0, fmt.Errorf("looking at the file system of the image store: %w", err)
+		return 0, fmt.Errorf("reading the free space of the image store: %w", err)
 	}
 	h.total, h.free = int64(st.Blocks)*st.Bsize, int64(st.Bavail)*st.Bsize
 	trash, err := os.MkdirTemp(s.path(tmpDir), "collect-")
 	if err != nil {
-		return 0, fmt.Errorf("collecting images: %w", err)
+		return 0, fmt.Errorf("removing unused images: %w", err)
 	}
 	plan, err := s.drop(h, policy, trash)
 	errs := []error{err}
@@ -69,10 +69,10 @@ func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error
 	}
 	errs = append(errs, os.RemoveAll(trash))
 	if len(plan.references)+len(plan.layers) > 0 {
-		s.log.Info("images collected", "images", len(plan.references), "layers", len(plan.layers), "bytes", plan.bytes)
+		s.log.Info("unused images removed", "images", len(plan.references), "layers", len(plan.layers), "bytes", plan.bytes)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return plan.bytes, fmt.Errorf("collecting images: %w", err)
+		return plan.bytes, fmt.Errorf("removing unused images: %w", err)
 	}
 	return plan.bytes, nil
 }
@@ -179,7 +179,7 @@ func (s *Store) storedLayers(ctx context.Context) (map[digest.Digest]int64, erro
 		var stored wire.Stored
 		err := readJSON(s.path(layersDir, e.Name(), wire.StoredFile), &stored)
 		if name, nameErr := wire.LayerDir(stored.Chain); err != nil || nameErr != nil || name != e.Name() {
-			s.log.Warn("a stored layer has no readable record", "path", e.Name(), "err", errors.Join(err, nameErr))
+			s.log.Warn("the record of a stored layer cannot be read", "path", e.Name(), "err", errors.Join(err, nameErr))
 			continue
 		}
 		layers[stored.Chain] = stored.Bytes

@@ -14,7 +14,7 @@ var (
 	ErrLocked = errors.New("image store in use")
 	// ErrUnfitFileSystem: the file system of the store cannot hold the files that containers
 	// write.
-	ErrUnfitFileSystem = errors.New("unfit file system")
+	ErrUnfitFileSystem = errors.New("unsuitable file system")
 )
 
 // Errors of Pull. Their messages name the layer, the path in it, or the field.
@@ -51,5 +51,5 @@ var (
 	// ErrInvalidID: the name of a mount is not one plain path component.
 	ErrInvalidID = errors.New("invalid mount name")
 	// ErrMounted: the mount with that name has another image.
-	ErrMounted = errors.New("mounted with another image")
+	ErrMounted = errors.New("mounted with a different image")
 )

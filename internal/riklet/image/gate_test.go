@@ -74,7 +74,7 @@ func TestPullIsNotSentInside(t *testing.T) {
 	}{
 		"token server":             {evil(secret+"/token", ""), ", a loopback address; "},
 		"token server by name":     {evil("https://localhost"+port+"/token", ""), ", a loopback address; "},
-		"token server without TLS": {evil("http://localhost"+port+"/token", ""), "has no TLS"},
+		"token server without TLS": {evil("http://localhost"+port+"/token", ""), "does not use TLS"},
 		"manifest elsewhere":       {evil("", "manifests"), ", a loopback address; "},
 		"blobs elsewhere":          {evil("", "blobs"), ", a loopback address; "},
 	} {

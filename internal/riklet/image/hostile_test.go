@@ -250,7 +250,7 @@ func TestPullRefusesDamagedContent(t *testing.T) {
 		{"empty layer", lastLayer, func([]byte) []byte { return nil }, ErrDigest, "truncated"},
 		{"longer layer", lastLayer, func(b []byte) []byte { return append(b, 0) }, ErrDigest, "longer"},
 		{"flipped bit", lastLayer, func(b []byte) []byte { b[len(b)/2] ^= 1; return b }, ErrDigest, "layer 2"},
-		{"other bytes", lastLayer, func(b []byte) []byte { return make([]byte, len(b)) }, ErrDigest, "and is sha256:"},
+		{"other bytes", lastLayer, func(b []byte) []byte { return make([]byte, len(b)) }, ErrDigest, "instead of sha256:"},
 		{"another archive", lastLayer, otherArchive, ErrDigest, "layer 2"},
 		{"another configuration", func(m v1.Manifest) v1.Descriptor { return m.Config }, func(b []byte) []byte { return bytes.Replace(b, []byte("/bin/app"), []byte("/bin/bpp"), 1) }, ErrDigest, "configuration"},
 	} {

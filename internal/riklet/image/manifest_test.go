@@ -114,7 +114,7 @@ func TestPullRefusesWrongSizes(t *testing.T) {
 		"negative config": {func(m *v1.Manifest) { m.Config.Size = -1 }, ErrRefused, func(m v1.Manifest) string {
 			return "configuration: image refused: the descriptor of " + m.Config.Digest.String()
 		}},
-		"short config": {func(m *v1.Manifest) { m.Config.Size = 3 }, ErrRefused, func(m v1.Manifest) string { return m.Config.Digest.String() + " says that it has 3 bytes" }},
+		"short config": {func(m *v1.Manifest) { m.Config.Size = 3 }, ErrRefused, func(m v1.Manifest) string { return m.Config.Digest.String() + " announces 3 bytes" }},
 		"empty digest": {func(m *v1.Manifest) { m.Layers[0].Digest = "" }, ErrRefused, func(v1.Manifest) string { return "layer 1" }},
 		"config is a path": {func(m *v1.Manifest) { m.Config.Digest = "sha256:../../../../etc/passwd" }, ErrRefused,
 			func(v1.Manifest) string { return "configuration" }},
@@ -270,8 +270,8 @@ func TestPullRefusesWhatIsNoFile(t *testing.T) {
 		}
 		s := open(t, nil)
 		for _, ref := range refs {
-			if _, err := s.Pull(t.Context(), PullRequest{Reference: ref}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "is not a regular file but a "+kind.name) {
-				t.Errorf("%s: %v, want %v: not a regular file but a %s", ref, err, ErrRefused, kind.name)
+			if _, err := s.Pull(t.Context(), PullRequest{Reference: ref}); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "is not a regular file, it is a "+kind.name) {
+				t.Errorf("%s: %v, want %v: not a regular file, it is a %s", ref, err, ErrRefused, kind.name)
 			}
 		}
 		requireNothingLeft(t, s, 0)

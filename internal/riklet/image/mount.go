@@ -86,7 +86,7 @@ func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err
 		return true, nil
 	}
 	if live {
-		return false, fmt.Errorf("%w: %s has %q", ErrMounted, id, old.Reference)
+		return false, fmt.Errorf("%w: %s contains %q", ErrMounted, id, old.Reference)
 	}
 	_, err = os.Lstat(s.path(mountsDir, id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +116,7 @@ func (s *Store) CanMount() (err error) {
 		return nil // a kernel before 5.2 reports errors only at the mount
 	}
 	if err != nil {
-		return fmt.Errorf("%w: the kernel has no overlay: %w", ErrUnfitFileSystem, err)
+		return fmt.Errorf("%w: the kernel does not support overlay: %w", ErrUnfitFileSystem, err)
 	}
 	defer unix.Close(fd)
 	for option, sub := range map[string]string{"lowerdir": "lower", "upperdir": upperDir, "workdir": workDir} {
@@ -146,7 +146,7 @@ func unfit(dir string, cause error) error {
 		}
 	}
 	cause = errors.Join(cause, err)
-	return fmt.Errorf("%w: %s lies on %s, which cannot hold what containers write: %w", ErrUnfitFileSystem, filepath.Dir(dir), kind, cause)
+	return fmt.Errorf("%w: %s is on %s, which cannot hold the upper layers of containers: %w", ErrUnfitFileSystem, filepath.Dir(dir), kind, cause)
 }
 
 // claim enters the mount into the table if all its layers still exist. The table protects the
@@ -303,7 +303,7 @@ func (s *Store) loadMounts() error {
 	for _, id := range names {
 		var rec mountRecord
 		if err := readJSON(s.path(mountsDir, id, mountFile), &rec); err != nil {
-			s.log.Warn("a mount has no readable record", "instance", id, "err", err)
+			s.log.Warn("the record of a mount cannot be read", "instance", id, "err", err)
 			continue
 		}
 		s.mounts[id] = rec
@@ -349,7 +349,7 @@ func (s *Store) chainOf(layers []string) ([]digest.Digest, error) {
 	}
 	want, err := s.layerDirs(chain)
 	if err != nil || len(layers) == 0 || !slices.Equal(want, layers) {
-		return nil, fmt.Errorf("%w: not the layers of an image of this store", ErrNotPresent)
+		return nil, fmt.Errorf("%w: the layers do not belong to an image of this store", ErrNotPresent)
 	}
 	return chain, nil
 }

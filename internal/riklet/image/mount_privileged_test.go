@@ -426,7 +426,7 @@ func TestPrivilegedOverlayOnAnOverlayIsRefused(t *testing.T) {
 	})
 	s := openAt(t, filepath.Join(root, "store"), func(*Config) {})
 	err := s.CanMount()
-	if !errors.Is(err, ErrUnfitFileSystem) || !strings.Contains(err.Error(), root+"/store/tmp lies on overlay") {
+	if !errors.Is(err, ErrUnfitFileSystem) || !strings.Contains(err.Error(), root+"/store/tmp is on overlay") {
 		t.Errorf("on an overlay: %v", err)
 	}
 	if left, err := os.ReadDir(s.path(tmpDir)); err != nil || len(left) > 0 {

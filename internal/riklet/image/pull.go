@@ -50,7 +50,7 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 	if policy != v1alpha1.PullAlways {
 		img, err := s.lookup(ref.String())
 		if err == nil && policy == v1alpha1.PullIfNotPresent && ref.rebuilt(img.Digest) {
-			err = fmt.Errorf("%w: %s was made anew", ErrNotPresent, ref)
+			err = fmt.Errorf("%w: %s was created again", ErrNotPresent, ref)
 		}
 		if err == nil || policy == v1alpha1.PullNever {
 			return img, err
@@ -95,11 +95,11 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 	}()
 	dir, err := os.MkdirTemp(s.path(tmpDir), "pull-")
 	if err != nil {
-		return nil, fmt.Errorf("making room for the pull: %w", err)
+		return nil, fmt.Errorf("creating a directory for the pull: %w", err)
 	}
 	defer func() {
 		if err := os.RemoveAll(dir); err != nil {
-			log.Warn("the remains of a pull stay until the next start", "path", dir, "err", err)
+			log.Warn("temporary files of a pull were not removed; the next start removes them", "path", dir, "err", err)
 		}
 	}()
 	c := &child{store: s, log: log, progress: func(p wire.Progress) {

@@ -59,7 +59,7 @@ func layoutDigest(dir, tag string) (digest.Digest, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", errors.New("no single image")
+		return "", errors.New("not exactly one image")
 	}
 	return found[0], nil
 }

@@ -64,9 +64,9 @@ func (s *Store) loadRecords() error {
 			continue
 		}
 		// The image can be pulled again, but an error here would prevent the node from starting.
-		s.log.Warn("dropping an unreadable image record", "path", e.Name(), "err", err)
+		s.log.Warn("removing an unreadable image record", "path", e.Name(), "err", err)
 		if err := os.Remove(file); err != nil {
-			return fmt.Errorf("dropping an unreadable image record: %w", err)
+			return fmt.Errorf("removing an unreadable image record: %w", err)
 		}
 	}
 	return nil
@@ -93,7 +93,7 @@ func (s *Store) lookup(reference string) (*Image, error) {
 	s.mu.Unlock()
 	if err == nil && stale {
 		if err := s.flush(reference, atLeisure); err != nil {
-			s.log.Warn("an image's time of use was not saved", "image", reference, "err", err)
+			s.log.Warn("the time of use of an image was not saved", "image", reference, "err", err)
 		}
 	}
 	return img, err

@@ -50,7 +50,7 @@ var localDigest = regexp.MustCompile(`@sha(256|384|512):`)
 // and "dir:/dir", whose paths must be absolute.
 func parseReference(s string) (parsedReference, error) {
 	if s == "" || len(s) > maxReference {
-		return parsedReference{}, fmt.Errorf("%w: %d characters, 1 to %d are possible", ErrInvalidReference, len(s), maxReference)
+		return parsedReference{}, fmt.Errorf("%w: it has %d characters, and 1 to %d are allowed", ErrInvalidReference, len(s), maxReference)
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }) {
 		return parsedReference{}, fmt.Errorf("%w: %q has white space or unprintable characters in it", ErrInvalidReference, s)
@@ -84,11 +84,11 @@ func parseRegistry(s string) (parsedReference, error) {
 
 func parseLocal(s, transport, target string) (parsedReference, error) {
 	if localDigest.MatchString(target) {
-		return parsedReference{}, fmt.Errorf("%w: %q: %s: takes no digest; name the image by its tag", ErrInvalidReference, s, transport)
+		return parsedReference{}, fmt.Errorf("%w: %q: %s does not support digests; name the image by its tag", ErrInvalidReference, s, transport)
 	}
 	path, image, tagged := strings.Cut(target, ":")
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-		return parsedReference{}, fmt.Errorf("%w: %q: the path %q is not absolute and clean (a registry's image of that name is docker://%s)", ErrInvalidReference, s, path, s)
+		return parsedReference{}, fmt.Errorf("%w: %q: the path %q is not absolute and clean; for an image of this name in a registry write docker://%s", ErrInvalidReference, s, path, s)
 	}
 	r := parsedReference{transport, target}
 	if !tagged {
@@ -97,7 +97,7 @@ func parseLocal(s, transport, target string) (parsedReference, error) {
 	var err error
 	switch {
 	case transport == "dir":
-		err = fmt.Errorf("dir: takes no tag, and no colon in its path")
+		err = fmt.Errorf("dir: does not support tags or colons in the path")
 	case transport != "docker-archive":
 		if !layoutTag.MatchString(image) {
 			err = fmt.Errorf("malformed tag %q", image)

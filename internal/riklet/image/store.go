@@ -64,7 +64,7 @@ func (c Config) Validate() error {
 	}
 	// These characters separate the options and layers of an overlay mount.
 	if strings.ContainsAny(c.Root, ":,\\ \t\n\"") {
-		errs = append(errs, fmt.Errorf("root %q has a character that mount options cannot carry", c.Root))
+		errs = append(errs, fmt.Errorf("root %q has a character that mount options cannot contain", c.Root))
 	}
 	if len(c.Unpacker) == 0 {
 		errs = append(errs, errors.New("unpacker is empty"))
@@ -139,7 +139,7 @@ func Open(cfg Config) (*Store, error) {
 	// 0700, because layers contain setuid programs, also old ones with known vulnerabilities.
 	for _, dir := range []string{"", imagesDir, layersDir, mountsDir, tmpDir} {
 		if err := os.MkdirAll(s.path(dir), 0o700); err != nil {
-			return nil, fmt.Errorf("making the image store: %w", err)
+			return nil, fmt.Errorf("creating the image store: %w", err)
 		}
 	}
 	if err := s.takeLock(); err != nil {
@@ -168,7 +168,7 @@ func (s *Store) takeLock() error {
 	lock, err := lockfile.Take(s.path("lock"))
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
-		return fmt.Errorf("%w by %s: %s", ErrLocked, held.By, s.cfg.Root)
+		return fmt.Errorf("%w by %s: %s; stop that process first", ErrLocked, held.By, s.cfg.Root)
 	}
 	if err != nil {
 		return fmt.Errorf("locking the image store: %w", err)
@@ -192,9 +192,9 @@ func (s *Store) sweep() error {
 		return fmt.Errorf("reading the image store: %w", err)
 	}
 	for _, e := range entries {
-		s.log.Info("removing what an interrupted pull left", "path", e.Name())
+		s.log.Info("removing temporary files of an interrupted pull", "path", e.Name())
 		if err := os.RemoveAll(s.path(tmpDir, e.Name())); err != nil {
-			return fmt.Errorf("sweeping the image store: %w", err)
+			return fmt.Errorf("removing temporary files from the image store: %w", err)
 		}
 	}
 	return nil

@@ -45,11 +45,11 @@ type Observation struct {
 var (
 	// ErrUnknown is returned for an instance or container that the driver has
 	// nothing of.
-	ErrUnknown = errors.New("no such instance on this node")
+	ErrUnknown = errors.New("this node does not have the instance")
 	// ErrNotRunning is returned when a session needs a running container.
 	ErrNotRunning = errors.New("container is not running")
 	// ErrLost is returned for an instance that could not go on from the disk.
-	ErrLost = errors.New("what was suspended is lost")
+	ErrLost = errors.New("the suspended state is lost")
 )
 
 // Driver runs the instances of a node. All methods may be called at any time after Recover returned,

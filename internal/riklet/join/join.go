@@ -57,15 +57,15 @@ const (
 var (
 	// ErrNotTrusted says that the server is not of the cluster that the token is
 	// for.
-	ErrNotTrusted = errors.New("the server does not prove that it belongs to the token's cluster")
+	ErrNotTrusted = errors.New("the server did not prove that it belongs to the cluster of the join token")
 	// ErrTokenRefused says that the controller does not know the token, or not
 	// any more.
-	ErrTokenRefused = errors.New("the join token was refused")
+	ErrTokenRefused = errors.New("the controller refused the join token")
 	// ErrNameTaken says that another machine, or another riklet on this one, has the
 	// node's name.
-	ErrNameTaken = errors.New("this node's name is taken")
+	ErrNameTaken = errors.New("the node's name is already in use")
 	// ErrRejected says that the controller will not have a node like this.
-	ErrRejected = errors.New("the controller does not take this node")
+	ErrRejected = errors.New("the controller refused this node")
 	// ErrNoToken says that the node has no usable certificate and nothing to ask
 	// for one with.
 	ErrNoToken = errors.New("this machine has not joined a cluster")
@@ -143,7 +143,7 @@ func Open(cfg Config) (*Identity, error) {
 		return i, nil
 	}
 	if reason := i.unfit(kept); reason != "" {
-		cfg.Logger.Warn("kept identity is not used", "file", i.path(), "reason", reason)
+		cfg.Logger.Warn("the saved node certificate is not used", "file", i.path(), "reason", reason)
 		return i, nil
 	}
 	i.current = kept
@@ -155,10 +155,10 @@ func (i *Identity) path() string { return filepath.Join(i.cfg.Dir, File) }
 // unfit says why a kept identity is of no use; empty if it is.
 func (i *Identity) unfit(m *material) string {
 	if want := rikv1alpha1.NodeUserPrefix + i.cfg.NodeName; m.leaf().Subject.CommonName != want {
-		return fmt.Sprintf("it is of %q and the node is %q", m.leaf().Subject.CommonName, want)
+		return fmt.Sprintf("it belongs to %q and the node is %q", m.leaf().Subject.CommonName, want)
 	}
 	if i.cfg.Token.CAHash != "" && !m.hasAuthority(i.cfg.Token.CAHash) {
-		return "the token is of another cluster"
+		return "the join token belongs to another cluster"
 	}
 	if !time.Now().Before(m.leaf().NotAfter) {
 		return "it expired on " + m.leaf().NotAfter.Format(time.RFC3339)
@@ -207,14 +207,14 @@ func (i *Identity) Ensure(ctx context.Context) error {
 		return nil
 	}
 	if i.cfg.Token == (jointoken.Token{}) {
-		return fmt.Errorf("%w, or its certificate has expired: give a join token", ErrNoToken)
+		return fmt.Errorf("%w, or its certificate has expired: start it with a join token", ErrNoToken)
 	}
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := i.join(ctx)
 		if err == nil || final(err) {
 			return err
 		}
-		i.cfg.Logger.Warn("joining is tried again", "server", i.cfg.Server, "in", pause, "err", err)
+		i.cfg.Logger.Warn("joining the cluster failed; trying again", "server", i.cfg.Server, "retryIn", pause, "err", err)
 		if !nap(ctx, pause) {
 			return fmt.Errorf("joining %s: %w", i.cfg.Server, context.Cause(ctx))
 		}
@@ -259,7 +259,7 @@ func (i *Identity) join(ctx context.Context) error {
 		return fmt.Errorf("joining %s: %w", i.cfg.Server, err)
 	}
 	if !m.hasAuthority(i.cfg.Token.CAHash) {
-		return fmt.Errorf("joining %s: %w: it answered with another authority", i.cfg.Server, ErrNotTrusted)
+		return fmt.Errorf("joining %s: %w: it answered with another certificate authority", i.cfg.Server, ErrNotTrusted)
 	}
 	if err := i.keep(m); err != nil {
 		return err
@@ -296,7 +296,7 @@ func (i *Identity) dial(config *tls.Config) (*grpc.ClientConn, error) {
 // keep makes a new identity durable before it is used.
 func (i *Identity) keep(m *material) error {
 	if want := rikv1alpha1.NodeUserPrefix + i.cfg.NodeName; m.leaf().Subject.CommonName != want {
-		return fmt.Errorf("the server gave a certificate for %q instead of %q", m.leaf().Subject.CommonName, want)
+		return fmt.Errorf("the server issued a certificate for %q instead of %q", m.leaf().Subject.CommonName, want)
 	}
 	if err := m.save(i.path()); err != nil {
 		return err
@@ -338,7 +338,7 @@ func (i *Identity) Run(ctx context.Context) error {
 			continue
 		}
 		if err := i.renew(ctx); err != nil && ctx.Err() == nil {
-			i.cfg.Logger.Error("certificate was not renewed", "server", i.cfg.Server, "notAfter", m.leaf().NotAfter, "err", err)
+			i.cfg.Logger.Error("the node's certificate was not renewed", "server", i.cfg.Server, "notAfter", m.leaf().NotAfter, "err", err)
 			if m.isAhead() {
 				i.cfg.Logger.Warn(aheadMessage, "notBefore", m.leaf().NotBefore)
 			}
@@ -370,7 +370,7 @@ func (i *Identity) renew(ctx context.Context) error {
 	defer cancel()
 	answer, err := nodev1.NewNodeClient(conn).Renew(ctx, &nodev1.RenewRequest{CsrPem: csr})
 	if err != nil {
-		return fmt.Errorf("asking %s for a certificate: %w", i.cfg.Server, err)
+		return fmt.Errorf("requesting a certificate from %s: %w", i.cfg.Server, err)
 	}
 	m, err := newMaterial(key, answer.GetCertificatePem(), answer.GetCaPem())
 	if err != nil {
@@ -379,7 +379,7 @@ func (i *Identity) renew(ctx context.Context) error {
 	if err := i.keep(m); err != nil {
 		return err
 	}
-	i.cfg.Logger.Info("certificate renewed", "notAfter", m.leaf().NotAfter)
+	i.cfg.Logger.Info("the node's certificate was renewed", "notAfter", m.leaf().NotAfter)
 	return nil
 }
 
@@ -389,7 +389,7 @@ func (i *Identity) renew(ctx context.Context) error {
 func Addresses(server string) (scheduler, controller string, err error) {
 	rest, ok := strings.CutPrefix(server, "https://")
 	if !ok && strings.Contains(server, "://") {
-		return "", "", fmt.Errorf("the server %q: only https is spoken", server)
+		return "", "", fmt.Errorf("the server %q: only https is supported", server)
 	}
 	rest = strings.TrimSuffix(rest, "/")
 	host := rest
@@ -399,7 +399,7 @@ func Addresses(server string) (scheduler, controller string, err error) {
 		host = strings.Trim(host, "[]")
 	}
 	if host == "" || strings.ContainsAny(host, "/ @") {
-		return "", "", fmt.Errorf("the server %q: want https://HOST or https://HOST:PORT", server)
+		return "", "", fmt.Errorf("the server %q must have the form https://HOST or https://HOST:PORT", server)
 	}
 	join := func(port int) string { return net.JoinHostPort(host, fmt.Sprint(port)) }
 	return join(rikv1alpha1.PortWorkers), join(rikv1alpha1.PortNodes), nil

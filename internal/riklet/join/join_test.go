@@ -89,7 +89,7 @@ func (s *server) Join(_ context.Context, in *nodev1.JoinRequest) (*nodev1.JoinRe
 		return nil, status.Error(codes.Unauthenticated, "token abcd is not known")
 	}
 	if owner := s.machines[in.GetNodeName()]; owner != "" && owner != in.GetMachineId() {
-		return nil, status.Errorf(codes.AlreadyExists, "another machine has joined as node %q: start this one with another --node-name", in.GetNodeName())
+		return nil, status.Errorf(codes.AlreadyExists, "another machine has joined as node %q: start this machine with another --node-name", in.GetNodeName())
 	}
 	s.machines[in.GetNodeName()] = in.GetMachineId()
 	if in.GetNodeName() == "no_name" {

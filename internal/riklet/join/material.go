@@ -40,17 +40,17 @@ func newMaterial(keyPEM, certPEM, caPEM []byte) (*material, error) {
 		}
 		ca, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("reading the cluster's authority: %w", err)
+			return nil, fmt.Errorf("reading the cluster's certificate authority: %w", err)
 		}
 		m.roots.AddCert(ca)
 		m.authorities[hashOf(ca)] = true
 	}
 	if len(m.authorities) == 0 {
-		return nil, errors.New("the cluster's authority is missing")
+		return nil, errors.New("the cluster's certificate authority is missing")
 	}
 	_, err = m.leaf().Verify(x509.VerifyOptions{Roots: m.roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: m.leaf().NotBefore})
 	if err != nil {
-		return nil, fmt.Errorf("the node's certificate is not of the cluster's authority: %w", err)
+		return nil, fmt.Errorf("the node's certificate is not signed by the cluster's certificate authority: %w", err)
 	}
 	m.text = join(keyPEM, certPEM, caPEM)
 	return m, nil
@@ -72,7 +72,7 @@ func (m *material) renewal() time.Time {
 // save replaces the file in one step, so that key and certificate always match.
 func (m *material) save(path string) error {
 	if err := atomicfile.Write(path, m.text); err != nil {
-		return fmt.Errorf("keeping the node's identity: %w", err)
+		return fmt.Errorf("saving the node's identity: %w", err)
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (p *pin) verify(presented []*x509.Certificate) error {
 		others.AddCert(c)
 	}
 	if !found {
-		return fmt.Errorf("%w: it does not show the authority that the token names; is it another cluster, or is someone in between?", ErrNotTrusted)
+		return fmt.Errorf("%w: it does not present the certificate authority that the token names; check that --server is the address of the token's cluster, and that no proxy intercepts the connection", ErrNotTrusted)
 	}
 	_, err := presented[0].Verify(x509.VerifyOptions{
 		Roots: roots, Intermediates: others, DNSName: p.serverName,

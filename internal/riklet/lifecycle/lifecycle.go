@@ -87,7 +87,7 @@ func (s Sequence) Undo(ctx context.Context) error {
 	for i := len(s.Steps) - 1; i >= 0; i-- {
 		step := s.Steps[i]
 		if err := s.one(ctx, step.Name, step.Undo, BeforeUndo, AfterUndo); err != nil {
-			return &StepError{Step: step.Name, Err: fmt.Errorf("taking it back: %w", err)}
+			return &StepError{Step: step.Name, Err: fmt.Errorf("undoing the step: %w", err)}
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ func (m *Manager) keepProof(r *run, template *rikv1alpha1.InstanceTemplate) {
 	}
 	r.after, r.home = after, r.order.GetNamespace()
 	if err := m.cfg.Ledger.Prove(r.uid, r.home, after); err != nil {
-		m.cfg.Logger.Error("fence is kept in memory only", "instance", r.uid, "err", err)
+		m.cfg.Logger.Error("saving a fence failed; it is only in memory", "instance", r.uid, "err", err)
 	}
 }
 
@@ -67,7 +67,7 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 		switch state, until := m.fenceState(r, now); {
 		case !r.driven || state == fencing.Free:
 		case state == fencing.Closed:
-			m.cfg.Logger.Warn("stopping an instance whose kcp is not in touch", "instance", r.uid, "fenceAfter", r.after)
+			m.cfg.Logger.Warn("stopping an instance because its kcp was not reachable for the fence time", "instance", r.uid, "fenceAfter", r.after)
 			r.stop = true
 			m.driver.Stop(r.uid, -1)
 		default:

@@ -87,7 +87,7 @@ func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Orde
 		next.hold.Id = before.hold.GetId()
 	}
 	if m.held.hold.GetId() != next.hold.GetId() {
-		m.cfg.Logger.Warn("waiting for a confirmation", "reason", reason, "instances", len(uids), "cluster", order.GetCluster(), "term", order.GetTerm(), "next", "rikctl node confirm")
+		m.cfg.Logger.Warn("the node waits for a confirmation by an operator", "reason", reason, "instances", len(uids), "cluster", order.GetCluster(), "term", order.GetTerm(), "next", "rikctl node confirm")
 	}
 	m.setHeld(next)
 }
@@ -125,7 +125,7 @@ func (m *Manager) foreign(order *schedulerv1.Order) bool {
 // shows which instances a confirmation would stop, so only such a list creates a hold.
 func (m *Manager) refuseForeign(order *schedulerv1.Order) {
 	if order.GetAllowed() == nil {
-		m.cfg.Logger.Warn("order refused: it is of another cluster", "cluster", order.GetCluster(), "own", m.cfg.Ledger.Cluster())
+		m.cfg.Logger.Warn("order refused: it comes from another cluster", "cluster", order.GetCluster(), "own", m.cfg.Ledger.Cluster())
 		return
 	}
 	_, unknown := split(m.here(), order.GetAllowed())
@@ -162,16 +162,16 @@ func (m *Manager) endUnmade(list *schedulerv1.Allowed) {
 func (m *Manager) confirmed(id string) {
 	waits := m.held
 	if waits.hold == nil || waits.hold.GetId() != id {
-		m.cfg.Logger.Info("a confirmation of something else is ignored", "confirmed", id, "waiting", waits.hold.GetId())
+		m.cfg.Logger.Info("ignoring a confirmation that does not match the pending one", "confirmed", id, "waiting", waits.hold.GetId())
 		return
 	}
-	m.cfg.Logger.Warn("an operator has confirmed", "reason", waits.hold.GetReason(), "instances", len(waits.withheld))
+	m.cfg.Logger.Warn("carrying out the confirmation of an operator", "reason", waits.hold.GetReason(), "instances", len(waits.withheld))
 	switch waits.hold.GetReason() {
 	case rikv1alpha1.ConfirmUnknownInstances:
 		m.endAll(waits.withheld)
 	case rikv1alpha1.ConfirmOtherCluster:
 		if err := m.cfg.Ledger.Move(waits.cluster); err != nil {
-			m.cfg.Logger.Error("the cluster is kept in memory only", "err", err)
+			m.cfg.Logger.Error("saving the cluster failed; it is only in memory", "err", err)
 		}
 		m.endAll(waits.withheld)
 		if m.cfg.Moved != nil {
@@ -187,7 +187,7 @@ func (m *Manager) confirmed(id string) {
 func (m *Manager) endAll(uids map[string]bool) {
 	for uid := range uids {
 		if r := m.runs[uid]; r != nil && r.phase != rikv1alpha1.InstanceTerminated {
-			m.cfg.Logger.Info("stopping what the cluster has no record of", "instance", uid)
+			m.cfg.Logger.Info("stopping an instance that the cluster has no record of", "instance", uid)
 			m.end(r, disallowedGrace)
 		}
 	}
@@ -195,7 +195,7 @@ func (m *Manager) endAll(uids map[string]bool) {
 
 // dismissed stops all instances, because the Node was deleted.
 func (m *Manager) dismissed() {
-	m.cfg.Logger.Warn("the node was deleted from the cluster: stopping everything")
+	m.cfg.Logger.Warn("the node was deleted from the cluster; stopping all its instances")
 	for _, r := range m.runs {
 		if r.phase != rikv1alpha1.InstanceTerminated {
 			m.end(r, disallowedGrace)

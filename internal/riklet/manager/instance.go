@@ -21,7 +21,7 @@ func (m *Manager) start(r *run) {
 	if template == nil {
 		if err != nil && !r.driven {
 			m.say(r, rikv1alpha1.InstanceCreating, "RevisionUnavailable",
-				fmt.Sprintf("the template %s/%s cannot be had yet: %v", r.order.GetNamespace(), r.order.GetRevision(), err))
+				fmt.Sprintf("the revision %s/%s is not available yet: %v", r.order.GetNamespace(), r.order.GetRevision(), err))
 		}
 		return
 	}
@@ -58,7 +58,7 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 		return
 	}
 	r.driven = true
-	m.cfg.Logger.Info("instance ordered", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
+	m.cfg.Logger.Info("received an instance to run", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
 }
 
 // keepInfo publishes what sessions and metrics need to know about an instance.
@@ -125,7 +125,7 @@ func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text stri
 func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	sequence, err := m.cfg.Ledger.NextSequence()
 	if err != nil {
-		m.cfg.Logger.Error("sequence numbers are not kept", "err", err)
+		m.cfg.Logger.Error("saving the sequence numbers failed", "err", err)
 	}
 	status.Sequence = sequence
 	encoded, err := status.Marshal()
@@ -134,7 +134,7 @@ func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 		panic("programmer error: encoding a status: " + err.Error())
 	}
 	if r.phase != status.Phase {
-		m.cfg.Logger.Info("instance changed", "instance", r.uid, "phase", status.Phase, "reason", status.Reason)
+		m.cfg.Logger.Info("the phase of an instance changed", "instance", r.uid, "phase", status.Phase, "reason", status.Reason)
 	}
 	r.sent, r.phase, r.reason, r.text = sequence, status.Phase, status.Reason, status.Message
 	m.cfg.Outbox.Put(&schedulerv1.Observation{
@@ -145,7 +145,7 @@ func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 // keepFence saves whether an instance must stop after a loss of the connection.
 func (m *Manager) keepFence(uid string, fenced bool) {
 	if err := m.cfg.Ledger.Fence(uid, fenced); err != nil {
-		m.cfg.Logger.Error("fence is kept in memory only", "instance", uid, "err", err)
+		m.cfg.Logger.Error("saving a fence failed; it is only in memory", "instance", uid, "err", err)
 	}
 }
 
@@ -181,7 +181,7 @@ func (m *Manager) fence() {
 		if r == nil || r.stop || !r.driven {
 			continue
 		}
-		m.cfg.Logger.Warn("stopping an instance without contact", "instance", uid, "timeout", m.cfg.Ledger.Timeout())
+		m.cfg.Logger.Warn("stopping an instance because the node lost the connection to the scheduler", "instance", uid, "timeout", m.cfg.Ledger.Timeout())
 		r.stop = true
 		m.driver.Stop(uid, -1)
 	}

@@ -262,7 +262,7 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 	switch {
 	case order.GetAdmitted() != nil:
 		if err := m.cfg.Ledger.SetTimeout(time.Duration(order.GetAdmitted().GetTimeoutMillis()) * time.Millisecond); err != nil {
-			m.cfg.Logger.Error("timeout is kept in memory only", "err", err)
+			m.cfg.Logger.Error("saving the node timeout failed; it is only in memory", "err", err)
 		}
 		return
 	case order.GetConfirmed() != nil:
@@ -286,7 +286,7 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 		return
 	}
 	if err != nil {
-		m.cfg.Logger.Error("term is kept in memory only", "term", order.GetTerm(), "err", err)
+		m.cfg.Logger.Error("saving the term failed; it is only in memory", "term", order.GetTerm(), "err", err)
 	}
 	switch {
 	case order.GetAllowed() != nil:
@@ -311,7 +311,7 @@ func (m *Manager) allow(order *schedulerv1.Order) {
 		m.ordered(in)
 	}
 	for _, uid := range gone {
-		m.cfg.Logger.Info("stopping what may not run here", "instance", uid)
+		m.cfg.Logger.Info("stopping an instance that must not run on this node", "instance", uid)
 		m.end(m.runs[uid], disallowedGrace)
 	}
 	m.endUnmade(list)
@@ -319,12 +319,12 @@ func (m *Manager) allow(order *schedulerv1.Order) {
 		m.holdBack(rikv1alpha1.ConfirmUnknownInstances, unknown, order)
 	} else {
 		for _, uid := range unknown {
-			m.cfg.Logger.Info("stopping what may not run here", "instance", uid)
+			m.cfg.Logger.Info("stopping an instance that must not run on this node", "instance", uid)
 			m.end(m.runs[uid], disallowedGrace)
 		}
 		m.setHeld(held{})
 		if err := m.cfg.Ledger.Adopt(order.GetCluster()); err != nil {
-			m.cfg.Logger.Error("the cluster is kept in memory only", "err", err)
+			m.cfg.Logger.Error("saving the cluster failed; it is only in memory", "err", err)
 		}
 	}
 	first := !m.allowed
@@ -372,7 +372,7 @@ func (m *Manager) end(r *run, grace time.Duration) {
 		m.driver.Stop(r.uid, grace)
 		return
 	}
-	m.send(r, &rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "NotHere", Message: "the node has nothing of the instance"})
+	m.send(r, &rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "NotHere", Message: "the node does not have the instance"})
 }
 
 // acknowledged forgets an instance when the controller has acknowledged its end.
@@ -389,7 +389,7 @@ func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	m.cfg.Outbox.Drop(r.uid)
 	m.keepFence(r.uid, false)
 	if err := m.cfg.Ledger.Prove(r.uid, "", 0); err != nil {
-		m.cfg.Logger.Error("an instance's fence is forgotten in memory only", "instance", r.uid, "err", err)
+		m.cfg.Logger.Error("removing a saved fence failed; it is removed only in memory", "instance", r.uid, "err", err)
 	}
 	delete(m.runs, r.uid)
 	m.mu.Lock()
@@ -415,6 +415,6 @@ func (m *Manager) sweep() {
 		}
 	}
 	if err := m.cfg.Objects.Retain(func(namespace, revision string) bool { return used[name{namespace, revision}] }); err != nil {
-		m.cfg.Logger.Warn("templates without a use were not removed", "err", err)
+		m.cfg.Logger.Warn("unused revisions were not removed", "err", err)
 	}
 }

@@ -143,7 +143,7 @@ func (m *Monitor) measure(ctx context.Context) {
 	reading, err := m.cfg.Read(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			m.cfg.Logger.Warn("node was not measured", "err", err)
+			m.cfg.Logger.Warn("measuring the node failed", "err", err)
 		}
 		return
 	}
@@ -204,9 +204,9 @@ func (m *Monitor) collecting(ctx context.Context) {
 			last = now
 			freed, err := m.cfg.Collect(ctx, pressure)
 			if err != nil && ctx.Err() == nil {
-				m.cfg.Logger.Warn("images were not collected", "pressure", pressure, "freedBytes", freed, "err", err)
+				m.cfg.Logger.Warn("unused images were not removed", "pressure", pressure, "freedBytes", freed, "err", err)
 			} else if freed > 0 {
-				m.cfg.Logger.Info("images collected", "pressure", pressure, "freedBytes", freed)
+				m.cfg.Logger.Info("unused images removed", "pressure", pressure, "freedBytes", freed)
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func (m *Monitor) evicting(ctx context.Context) {
 		}
 		if m.cfg.Collect != nil {
 			if _, err := m.cfg.Collect(ctx, true); err != nil && ctx.Err() == nil {
-				m.cfg.Logger.Warn("images were not collected", "pressure", true, "err", err)
+				m.cfg.Logger.Warn("unused images were not removed", "pressure", true, "err", err)
 			}
 			if !m.full(ctx) {
 				continue
@@ -237,11 +237,11 @@ func (m *Monitor) evicting(ctx context.Context) {
 		uid, err := m.cfg.Evict(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			m.cfg.Logger.Error("the disk is nearly full, and no instance was ended", "limitPercent", evictHigh, "err", err)
+			m.cfg.Logger.Error("the disk is nearly full, and no instance was evicted", "limitPercent", evictHigh, "err", err)
 		case err == nil && uid == "":
-			m.cfg.Logger.Error("the disk is nearly full, and no instance has written more than it requested: free space on the node", "limitPercent", evictHigh)
+			m.cfg.Logger.Error("the disk is nearly full, and no instance has written more than it requested; free space on the node", "limitPercent", evictHigh)
 		case err == nil:
-			m.cfg.Logger.Warn("the disk is nearly full: ending the instance that uses most of it", "instance", uid, "limitPercent", evictHigh)
+			m.cfg.Logger.Warn("the disk is nearly full; evicting the instance that uses most of it", "instance", uid, "limitPercent", evictHigh)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (p *Ports) Look(own netip.AddrPort) (ports []Port, err error) {
 			continue // the kernel has no IPv6, or no SCTP
 		}
 		if err != nil {
-			return nil, fmt.Errorf("looking for ports in use: %w", err)
+			return nil, fmt.Errorf("listing the ports in use: %w", err)
 		}
 		err = errors.Join(scan(f, func(fields []string) {
 			if l, ok := table.line(fields, ours); ok {
@@ -96,7 +96,7 @@ func (p *Ports) Look(own netip.AddrPort) (ports []Port, err error) {
 			}
 		}), f.Close())
 		if err != nil {
-			return nil, fmt.Errorf("looking for ports in use: %w", err)
+			return nil, fmt.Errorf("listing the ports in use: %w", err)
 		}
 	}
 	for at, privileged := range found {

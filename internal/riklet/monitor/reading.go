@@ -46,10 +46,10 @@ func NewReader(path string) *Reader { return &Reader{path: path} }
 func (r *Reader) Read(ctx context.Context) (Reading, error) {
 	times, err := cpu.TimesWithContext(ctx, false)
 	if err != nil {
-		return Reading{}, fmt.Errorf("reading the processors' times: %w", err)
+		return Reading{}, fmt.Errorf("reading the CPU times: %w", err)
 	}
 	if len(times) == 0 {
-		return Reading{}, errors.New("the kernel tells no processor times")
+		return Reading{}, errors.New("the kernel reports no CPU times")
 	}
 	cpus, err := cpu.CountsWithContext(ctx, true)
 	if err != nil {

@@ -219,5 +219,5 @@ func Clear(dir string) error {
 }
 
 func mountedError(dir string, paths []string) error {
-	return fmt.Errorf("%s is still mounted: nothing below %s was removed", strings.Join(paths, ", "), dir)
+	return fmt.Errorf("%s is still mounted, so nothing below %s was removed", strings.Join(paths, ", "), dir)
 }

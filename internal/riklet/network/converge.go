@@ -94,9 +94,9 @@ func (p *pass) run(ctx context.Context, s *netmap.Snapshot) {
 	switch {
 	case text == p.trouble:
 	case err != nil:
-		p.node.cfg.Logger.Error("the network of this node is not as it should be; it is tried again", "err", err)
+		p.node.cfg.Logger.Error("setting up the network of this node failed; trying again", "err", err)
 	default:
-		p.node.cfg.Logger.Info("the network of this node is as it should be again")
+		p.node.cfg.Logger.Info("the network of this node was set up again")
 	}
 	p.trouble = text
 }
@@ -162,7 +162,7 @@ func (p *pass) ways(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error
 	changes, err := overlay.Apply(plan)
 	p.node.setPlan(s, plan)
 	if changes > 0 {
-		p.node.cfg.Logger.Info("ways to other nodes changed", "direct", len(plan.Direct), "tunnels", ends(plan), "changes", changes)
+		p.node.cfg.Logger.Info("the routes to other nodes changed", "direct", len(plan.Direct), "tunnels", ends(plan), "changes", changes)
 	}
 	p.report(plan.Refused)
 	return err
@@ -184,8 +184,8 @@ func settings(s *netmap.Snapshot, own netip.Prefix, host overlay.Host) bridge.Se
 	return bridge.Settings{
 		PodCIDR: own, MTU: overlay.MTU(host), Domain: s.Settings.Domain,
 		Claims: []bridge.Claim{
-			{Prefix: s.Settings.ClusterCIDR, What: "the range of the cluster's instances", Flag: "the server's --cluster-cidr"},
-			{Prefix: s.Settings.ServiceCIDR, What: "the range of virtual addresses", Flag: "the server's --service-cidr"},
+			{Prefix: s.Settings.ClusterCIDR, What: "the address range of instances", Flag: "the server's --cluster-cidr"},
+			{Prefix: s.Settings.ServiceCIDR, What: "the range of cluster IPs", Flag: "the server's --service-cidr"},
 		},
 	}
 }
@@ -206,7 +206,7 @@ func (p *pass) report(refused []string) {
 	if text != p.refused {
 		p.refused = text
 		for _, r := range refused {
-			p.node.cfg.Logger.Warn("no way is made to a node", "err", r)
+			p.node.cfg.Logger.Warn("no route to a node is created", "err", r)
 		}
 	}
 }

@@ -64,11 +64,11 @@ func lockPath(dir string) (string, error) {
 		return "", &fs.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	if at.Mode&unix.S_IFMT != unix.S_IFDIR || at.Uid != 0 || at.Mode&0o022 != 0 {
-		return "", fmt.Errorf("%s is not a directory that only root can write to: remove it", dir)
+		return "", fmt.Errorf("%s is not a directory that only root can write to; remove it", dir)
 	}
 	var namespace unix.Stat_t
 	if err := unix.Stat("/proc/thread-self/ns/net", &namespace); err != nil {
-		return "", fmt.Errorf("finding out the network namespace: %w", err)
+		return "", fmt.Errorf("reading the network namespace: %w", err)
 	}
 	return filepath.Join(dir, "net-"+strconv.FormatUint(namespace.Ino, 10)), nil
 }

@@ -57,14 +57,14 @@ func (n *names) serve(ctx context.Context, address netip.Addr) error {
 		err := n.feed.Run(ctx, client)
 		close(done)
 		if err != nil {
-			n.cfg.Logger.Warn("the name server's process has ended, or cannot be reached; it is started again", "address", address, "err", err)
+			n.cfg.Logger.Warn("the name server has ended or does not answer; starting it again", "address", address, "err", err)
 			n.look.Wake()
 		}
 	}()
 	n.mu.Lock()
 	n.address, n.cancel, n.done = client.Address(), cancel, done
 	n.mu.Unlock()
-	n.cfg.Logger.Info("names are answered", "address", address, "listening", client.Address())
+	n.cfg.Logger.Info("the name server is ready", "address", address, "listening", client.Address())
 	return nil
 }
 

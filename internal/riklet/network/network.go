@@ -36,7 +36,7 @@ import (
 )
 
 // ErrInUse is returned if another node uses the network of this machine.
-var ErrInUse = errors.New("another node of rik has this machine's network: stop it, give each its own network namespace, or run this one with --network=none")
+var ErrInUse = errors.New("another riklet uses the network of this machine: stop it, run each riklet in its own network namespace, or start this one with --network=none")
 
 const (
 	// lockTimeout is long enough for a riklet that was replaced and is about to end.
@@ -123,14 +123,14 @@ func Open(ctx context.Context, cfg Config) (*Node, error) {
 // open does the parts of Open that can fail.
 func (n *Node) open(ctx context.Context) error {
 	if _, _, err := iptables.Find(ctx); err != nil {
-		return fmt.Errorf("the node proxy cannot work here (--network=none does without): %w", err)
+		return fmt.Errorf("starting the node proxy (--network=none runs without it): %w", err)
 	}
 	var err error
 	if n.lock, err = lock(ctx); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(n.cfg.Dir, 0o700); err != nil {
-		return fmt.Errorf("making the network's directory: %w", err)
+		return fmt.Errorf("creating the network's directory: %w", err)
 	}
 	n.trouble(nodestate.TroubleNetwork, errNotSetUp)
 	n.table = netmap.Open(netmap.Config{Path: filepath.Join(n.cfg.Dir, "table"), Logger: n.cfg.Logger})
@@ -223,7 +223,7 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 		all = map[nodestate.TroubleKind]string{}
 	}
 	if _, notified := all[nodestate.TroubleNetwork]; !notified && n.attempts >= unruledAttempts {
-		all[nodestate.TroubleNetwork] = "the rules of ports and names cannot be written: " + n.unruled.Error()
+		all[nodestate.TroubleNetwork] = "writing the firewall rules for ports and names failed: " + n.unruled.Error()
 	}
 	n.addCheckedLocked(all)
 	if len(n.conflicts) == 0 {
@@ -238,7 +238,7 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 }
 
 // errNotSetUp is the trouble of a node that has just started.
-var errNotSetUp = errors.New("the network of instances is not set up yet")
+var errNotSetUp = errors.New("the network of the instances is not set up yet")
 
 // trouble records whether a part works.
 func (n *Node) trouble(kind nodestate.TroubleKind, err error) {
@@ -311,9 +311,9 @@ func (n *Node) rulesReady() error {
 	case n.ruled:
 		return nil
 	case n.unruled != nil:
-		return fmt.Errorf("%w: the rules of ports and names cannot be written: %w", instance.ErrNetworkNotReady, n.unruled)
+		return fmt.Errorf("%w: writing the firewall rules for ports and names failed: %w", instance.ErrNetworkNotReady, n.unruled)
 	default:
-		return fmt.Errorf("%w: the rules of ports and names are not written yet", instance.ErrNetworkNotReady)
+		return fmt.Errorf("%w: the firewall rules for ports and names are not written yet", instance.ErrNetworkNotReady)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func (n *Node) watch(ctx context.Context) {
 	for {
 		if err := n.listen(ctx); err != nil {
-			n.cfg.Logger.Debug("the kernel does not tell of changes", "err", err)
+			n.cfg.Logger.Debug("watching the host's links and addresses failed", "err", err)
 		}
 		if !pause.For(ctx, lookInterval) {
 			return

@@ -26,7 +26,7 @@ var (
 	// ErrInUse says that another process works on a place.
 	ErrInUse = errors.New("in use")
 	// ErrOthers says that a place holds the instances of another node.
-	ErrOthers = errors.New("holds the instances of another node")
+	ErrOthers = errors.New("contains the instances of another node")
 )
 
 // Names of what a claim makes.
@@ -75,7 +75,7 @@ func Take(p Places) (*Claim, error) {
 
 func (c *Claim) take(p Places) error {
 	if err := os.MkdirAll(p.StateDir, 0o700); err != nil {
-		return fmt.Errorf("making the state directory: %w", err)
+		return fmt.Errorf("creating the state directory: %w", err)
 	}
 	if err := c.hold(stateDir(p.StateDir)); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (c *Claim) take(p Places) error {
 		return err
 	}
 	if err := os.MkdirAll(layout.Home(p.CgroupParent), 0o755); err != nil { //nolint:gosec // the usual mode of a cgroup
-		return fmt.Errorf("making the cgroup of the instances: %w", err)
+		return fmt.Errorf("creating the cgroup of the instances: %w", err)
 	}
 	if err := c.own(cgroupOf(layout, p.CgroupParent), me); err != nil {
 		return err
@@ -106,14 +106,14 @@ func (c *Claim) take(p Places) error {
 // the directory below. The mount is then held too.
 func (c *Claim) takeRunDir(dir string, me owner) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the run directory: %w", err)
+		return fmt.Errorf("creating the run directory: %w", err)
 	}
 	if err := c.own(runDir(dir), me); err != nil {
 		return err
 	}
 	mounted, err := mounts.InMemory(dir, mounts.RunLimits(), func() bool { return runDir(dir).occupied() })
 	if err != nil {
-		return fmt.Errorf("making the run directory: %w", err)
+		return fmt.Errorf("creating the run directory: %w", err)
 	}
 	if !mounted {
 		return nil
@@ -136,7 +136,7 @@ func (c *Claim) hold(p place) error {
 	lock, err := lockfile.Take(p.lock)
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
-		return fmt.Errorf("%s %s is %w by %s: stop it, or give this node another %s", p.what, p.path, ErrInUse, held.By, p.flag)
+		return fmt.Errorf("%s %s is %w by %s: stop that riklet, or give this node another %s", p.what, p.path, ErrInUse, held.By, p.flag)
 	}
 	if err != nil {
 		return fmt.Errorf("locking the %s: %w", p.what, err)

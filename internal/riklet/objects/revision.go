@@ -78,7 +78,7 @@ func (s *Store) look(key Key, r *revision) {
 	template, err := s.load(key)
 	if err != nil {
 		// The controller has it as well.
-		s.cfg.Logger.Warn("kept template is unusable", "revision", key.Namespace+"/"+key.Name, "err", err)
+		s.cfg.Logger.Warn("a saved revision cannot be read", "revision", key.Namespace+"/"+key.Name, "err", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,21 +111,21 @@ func (s *Store) deliverRevision(key Key, object *nodev1.Object) {
 	if news && err == nil {
 		// After the notification: a start does not wait for the disk.
 		if err := s.save(key, object); err != nil {
-			s.cfg.Logger.Warn("template was not kept", "revision", key.Namespace+"/"+key.Name, "err", err)
+			s.cfg.Logger.Warn("a revision was not saved", "revision", key.Namespace+"/"+key.Name, "err", err)
 		}
 	}
 }
 
 func decode(object *nodev1.Object) (*rikv1alpha1.InstanceTemplate, error) {
 	if object.GetError() != "" {
-		return nil, fmt.Errorf("the controller says: %s", object.GetError())
+		return nil, fmt.Errorf("the controller answered: %s", object.GetError())
 	}
 	if !object.GetFound() {
-		return nil, errors.New("the controller has no such revision")
+		return nil, errors.New("the controller does not have this revision")
 	}
 	template := &rikv1alpha1.InstanceTemplate{}
 	if err := template.Unmarshal(object.GetData()); err != nil {
-		return nil, fmt.Errorf("decoding the template: %w", err)
+		return nil, fmt.Errorf("decoding the revision: %w", err)
 	}
 	return template, nil
 }
@@ -135,7 +135,7 @@ func decode(object *nodev1.Object) (*rikv1alpha1.InstanceTemplate, error) {
 func (s *Store) Retain(inUse func(namespace, name string) bool) error {
 	files, err := os.ReadDir(s.cfg.Dir)
 	if err != nil {
-		return fmt.Errorf("listing kept templates: %w", err)
+		return fmt.Errorf("listing saved revisions: %w", err)
 	}
 	s.mu.Lock()
 	for key := range s.revisions {
@@ -155,7 +155,7 @@ func (s *Store) Retain(inUse func(namespace, name string) bool) error {
 			continue
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			problems = append(problems, fmt.Errorf("removing a kept template: %w", err))
+			problems = append(problems, fmt.Errorf("removing a saved revision: %w", err))
 		}
 	}
 	return errors.Join(problems...)
@@ -187,7 +187,7 @@ func (s *Store) load(key Key) (*rikv1alpha1.InstanceTemplate, error) {
 		return nil, err
 	}
 	if object.GetNamespace() != key.Namespace || object.GetName() != key.Name {
-		return nil, fmt.Errorf("it is of %s/%s", object.GetNamespace(), object.GetName())
+		return nil, fmt.Errorf("it belongs to %s/%s", object.GetNamespace(), object.GetName())
 	}
 	return decode(object)
 }
@@ -195,18 +195,18 @@ func (s *Store) load(key Key) (*rikv1alpha1.InstanceTemplate, error) {
 func readObject(path string) (*nodev1.Object, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading a kept template: %w", err)
+		return nil, fmt.Errorf("reading a saved revision: %w", err)
 	}
 	object := &nodev1.Object{}
 	if err := proto.Unmarshal(text, object); err != nil {
-		return nil, fmt.Errorf("decoding a kept template: %w", err)
+		return nil, fmt.Errorf("decoding a saved revision: %w", err)
 	}
 	return object, nil
 }
 
 func makeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("making the directory of templates: %w", err)
+		return fmt.Errorf("creating the directory of revisions: %w", err)
 	}
 	return nil
 }

@@ -229,7 +229,7 @@ func (s *Store) deliverEntries(key Key, object *nodev1.Object) (updated bool) {
 	if object.GetError() != "" {
 		// An object that the node may no longer read must not be returned either.
 		delete(s.entries, key)
-		err = fmt.Errorf("the controller says: %s", object.GetError())
+		err = fmt.Errorf("the controller answered: %s", object.GetError())
 	} else {
 		s.entries[key] = got
 	}

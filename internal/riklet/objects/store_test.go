@@ -232,7 +232,7 @@ func TestMissingRevisionIsAskedAgainLater(t *testing.T) {
 		_, _ = s.Revision("shop", "web-1")
 		s.Questions()
 		s.Deliver(&nodev1.Object{Kind: nodev1.Kind_KIND_REVISION, Namespace: "shop", Name: "web-1"})
-		if _, err := s.Revision("shop", "web-1"); err == nil || !strings.Contains(err.Error(), "no such revision") {
+		if _, err := s.Revision("shop", "web-1"); err == nil || !strings.Contains(err.Error(), "does not have this revision") {
 			t.Errorf("Revision() = %v, want it to say that there is none", err)
 		}
 		wantQuestions(t, s)

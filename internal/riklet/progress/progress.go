@@ -47,7 +47,7 @@ func (p Progress) String() string {
 	if p.Stall == 0 || p.Idle < idleShown {
 		return text
 	}
-	return fmt.Sprintf("%s; nothing came for %s, it is given up after %s", text, p.Idle.Round(time.Second), p.Stall)
+	return fmt.Sprintf("%s; no data for %s (limit %s)", text, p.Idle.Round(time.Second), p.Stall)
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

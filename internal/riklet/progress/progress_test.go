@@ -19,7 +19,7 @@ func TestProgressIsSaid(t *testing.T) {
 		"making a disk: writing: 0.0 MiB of 1.0 MiB":   {What: "making a disk", Step: "writing", Total: 1 << 20, Idle: time.Hour},
 		"downloading u: 1.0 MiB; it broke off: a; b":   {What: "downloading u", Bytes: 1 << 20, Trouble: "it broke off: a; b"},
 		"downloading u: waiting for the server; again": {What: "downloading u", From: "the server", Trouble: "again"},
-		"pulling a:v1: 0.0 MiB of 20.0 MiB; nothing came for 12s, it is given up after 1m30s": {
+		"pulling a:v1: 0.0 MiB of 20.0 MiB; no data for 12s (limit 1m30s)": {
 			What: "pulling a:v1", Total: 20 << 20, Idle: 12*time.Second + time.Millisecond, Stall: 90 * time.Second,
 		},
 	} {
@@ -44,7 +44,7 @@ func TestWatch(t *testing.T) {
 			time.Sleep(4 * time.Second) // in the bubble
 			w.Set(1<<20, 4<<20)
 			time.Sleep(20 * time.Second)
-		}, []string{"pulling: waiting for the registry", "pulling: 1.0 MiB of 4.0 MiB", "pulling: 1.0 MiB of 4.0 MiB; nothing came for 19s, it is given up after 1m30s"}},
+		}, []string{"pulling: waiting for the registry", "pulling: 1.0 MiB of 4.0 MiB", "pulling: 1.0 MiB of 4.0 MiB; no data for 19s (limit 1m30s)"}},
 		"silent": {func(context.Context) { time.Sleep(20 * time.Second) }, nil},
 		"in steps": {func(ctx context.Context) {
 			w := Of(ctx)

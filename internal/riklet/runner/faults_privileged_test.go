@@ -246,7 +246,7 @@ func TestPrivilegedWhatIsNoProgram(t *testing.T) {
 		want   string
 	}{
 		"foreign": {want: "exec /x/foreign: exec format error (neither"}, "text": {want: "exec /x/text: exec format error (neither", tty: true},
-		"orphan": {want: "exec /x/orphan: no such file or directory (the file is there"},
+		"orphan": {want: "exec /x/orphan: no such file or directory (the file exists"},
 		"honest": {script: "echo exec format error >&2; exit 255"},
 	} {
 		c := sh("main", tc.script)

@@ -260,7 +260,7 @@ func TestPrivilegedInstancesWaitForTheNetwork(t *testing.T) {
 	n.ensure(own)
 	for _, uid := range []string{"u1", "u2", "u3"} {
 		s := n.await(uid, "waiting", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason == reasonNetwork })
-		if s.Phase != rikv1alpha1.InstanceCreating || !strings.Contains(s.Message, "not told its addresses") {
+		if s.Phase != rikv1alpha1.InstanceCreating || !strings.Contains(s.Message, "has not sent its address range") {
 			t.Errorf("status of %s = %+v", uid, s)
 		}
 	}

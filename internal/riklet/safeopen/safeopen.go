@@ -13,7 +13,7 @@ import (
 // NotRegularError says what a path leads to instead of a regular file.
 type NotRegularError struct{ Path, Is string }
 
-func (e *NotRegularError) Error() string { return e.Path + " is not a regular file but " + e.Is }
+func (e *NotRegularError) Error() string { return e.Path + " is not a regular file, it is " + e.Is }
 
 // Open opens a regular file for reading; anything else is a *NotRegularError. A link is
 // followed.

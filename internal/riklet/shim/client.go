@@ -72,7 +72,7 @@ func Run(ctx context.Context, s Spawn) (*Client, error) {
 	c, err := Connect(ctx, s.Socket)
 	if err != nil {
 		_ = cmd.Process.Kill()
-		return nil, fmt.Errorf("%w; its last words: %s", err, lastWords(s.Log))
+		return nil, fmt.Errorf("%w; its last output: %s", err, lastWords(s.Log))
 	}
 	return c, nil
 }
@@ -106,7 +106,7 @@ func listen(path string) (*os.File, error) {
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("making the supervisor's socket: %w", err)
+		return nil, fmt.Errorf("creating the supervisor's socket: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
 	f, err := l.File()
@@ -250,7 +250,7 @@ func GuestOpener(socket string) guest.Opener {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, "unix", socket)
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w: its supervisor lends no channel: %w", ErrGone, err)
+			return nil, fmt.Errorf("%w: its supervisor opened no channel: %w", ErrGone, err)
 		}
 		return conn, err
 	}

@@ -22,7 +22,7 @@ func NewConsole(path string) (*Console, error) {
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("making the console socket: %w", err)
+		return nil, fmt.Errorf("creating the console socket: %w", err)
 	}
 	return &Console{listener: l}, nil
 }
@@ -67,7 +67,7 @@ func terminal(control []byte) (*os.File, error) {
 		}
 		return os.NewFile(uintptr(fds[0]), "console"), nil
 	}
-	return nil, errors.New("the runtime handed over no terminal")
+	return nil, errors.New("the runtime sent no terminal")
 }
 
 // Close removes the socket.

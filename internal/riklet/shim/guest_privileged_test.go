@@ -266,7 +266,7 @@ func TestPrivilegedShimRunsInAGuest(t *testing.T) {
 func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
 	a := newPlace(t).newProcess("vm")
 	c := a.run()
-	if _, err := c.Start(a.ctx, a.guestRun("a", 1, "wait")); err == nil || !strings.Contains(err.Error(), "order a link first") {
+	if _, err := c.Start(a.ctx, a.guestRun("a", 1, "wait")); err == nil || !strings.Contains(err.Error(), "link the guest first") {
 		t.Errorf("Start() before there is a link = %v", err)
 	}
 	// The link is requested twice, before the guest answers.
@@ -280,7 +280,7 @@ func TestPrivilegedShimKeepsALinkBetweenConnections(t *testing.T) {
 	}
 	other := a.link()
 	other.Channel.Socket += "2"
-	if err := c.Link(a.ctx, other); err == nil || !strings.Contains(err.Error(), "a microVM has one") {
+	if err := c.Link(a.ctx, other); err == nil || !strings.Contains(err.Error(), "a microVM has only one") {
 		t.Errorf("Link() to another channel = %v", err)
 	}
 	order := a.guestRun("a", 1, "wait")
@@ -539,8 +539,8 @@ func TestPrivilegedShimCallsOffAStart(t *testing.T) {
 				return false
 			}
 		})
-		if _, sent := errors.AsType[*shim.StartError](err); !sent || !strings.Contains(err.Error(), "called off") {
-			t.Errorf("Start() of %s = %v, want that it was called off", name, err)
+		if _, sent := errors.AsType[*shim.StartError](err); !sent || !strings.Contains(err.Error(), "was canceled") {
+			t.Errorf("Start() of %s = %v, want that it was canceled", name, err)
 		}
 		if _, err := c.Start(a.ctx, tc.next); err != nil {
 			t.Fatal(err)

@@ -182,7 +182,7 @@ func TestPrivilegedShimRefusesProcesses(t *testing.T) {
 		"NoForm":     {argv(formless), 126, "#!"},
 		"NoShell":    {argv(orphan), 127, "interpreter"},
 		"Empty":      {argv(), 0, "the command is empty"},
-		"ZeroByte":   {argv("sh", "a\x00b"), 0, "zero byte"},
+		"ZeroByte":   {argv("sh", "a\x00b"), 0, "NUL byte"},
 		"Root":       {func(l *launch.Process) { l.UID = 0 }, 0, "user 0"},
 		"RootGroup":  {func(l *launch.Process) { l.GID = 0 }, 0, "group 0"},
 		"RootBeside": {func(l *launch.Process) { l.Groups = []uint32{0} }, 0, "group 0"},
@@ -196,7 +196,7 @@ func TestPrivilegedShimRefusesProcesses(t *testing.T) {
 		"OddCgroup": {func(l *launch.Process) { l.Cgroups = []string{plain} }, 0, "not the cgroup.procs"},
 		"Score":     {func(l *launch.Process) { l.OOMScoreAdj = 1001 }, 0, "OOM score"},
 		"Files":     {func(l *launch.Process) { l.OpenFiles = 1 << 60 }, 0, "fs.nr_open"},
-		"Gone":      {func(l *launch.Process) { l.NamespacesOf = 1 << 30 }, 0, "may be gone"},
+		"Gone":      {func(l *launch.Process) { l.NamespacesOf = 1 << 30 }, 0, "may have ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := shell("echo never")

@@ -25,7 +25,7 @@ const ListenFD = 3
 
 var (
 	// ErrGone is returned if no supervisor answers.
-	ErrGone = errors.New("supervisor is gone")
+	ErrGone = errors.New("supervisor has ended")
 	// ErrBusy is returned by Shutdown while containers run.
 	ErrBusy = errors.New("supervisor still has running containers")
 )

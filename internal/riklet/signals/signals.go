@@ -64,7 +64,7 @@ func Deafen() error {
 func change(number int, to, from *action) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(number), uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(from)), sets, 0, 0)
 	if errno != 0 {
-		return fmt.Errorf("the action of signal %d: %w", number, errno)
+		return fmt.Errorf("setting the action of signal %d: %w", number, errno)
 	}
 	return nil
 }

@@ -129,11 +129,11 @@ func Open(path string) (*Store, error) {
 		if errors.Is(err, boltfile.ErrDamaged) {
 			return nil, damaged(path, err)
 		}
-		return nil, fmt.Errorf("opening the state %s (is another riklet using it?): %w", path, err)
+		return nil, fmt.Errorf("opening the state %s (another riklet may be using it): %w", path, err)
 	}
 	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: time.Second, FreelistType: bolt.FreelistMapType})
 	if err != nil {
-		return nil, fmt.Errorf("opening the state %s (is another riklet using it?): %w", path, err)
+		return nil, fmt.Errorf("opening the state %s (another riklet may be using it): %w", path, err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -150,7 +150,7 @@ func Open(path string) (*Store, error) {
 
 // damaged says what the loss of the records means, and what to do.
 func damaged(path string, err error) error {
-	return fmt.Errorf("%w: %w. Restore the file from a copy, or move it away: the riklet then starts without records, stops every instance of this node, and starts those that are still wanted again (their volumes on this node are lost, and their restarts are counted)",
+	return fmt.Errorf("%w: %w. Restore the file from a copy, or move it away. Without the file, the riklet starts without records and stops every instance of this node. It then starts the instances that must run again. Their volumes on this node are lost, and their restart counts grow",
 		ErrDamaged, fmt.Errorf("%s: %w", path, err))
 }
 
@@ -260,7 +260,7 @@ func (s *Store) Close() error {
 func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("reading the boot id: %w", err)
+		return "", fmt.Errorf("reading the boot ID: %w", err)
 	}
 	return strings.TrimSpace(string(data)), nil
 }

@@ -155,7 +155,7 @@ func TestDamagedRecordsAreExplained(t *testing.T) {
 			t.Errorf("%s: Open() = %v, want ErrDamaged", name, err)
 			continue
 		}
-		for _, want := range []string{path, "move it away", "starts those that are still wanted again"} {
+		for _, want := range []string{path, "move it away", "starts the instances that must run again"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: Open() = %v, want it to say %q", name, err, want)
 			}

@@ -46,7 +46,7 @@ func ExampleMachine_Validate() {
 	// invalid machine: the ID "web 1" is not 1 to 63 letters, digits and hyphens
 	// the directory: "" is not a clean absolute path
 	// the kernel: "" is not a clean absolute path
-	// 64 vCPUs: it needs 1 to 32
-	// 1048576 bytes of memory: it needs 100663296 to 1099511627776
+	// 64 vCPUs: a machine needs 1 to 32
+	// 1048576 bytes of memory: a machine needs 100663296 to 1099511627776
 	// the VMM would run as user 0 and group 0: it must have its own, not root's
 }

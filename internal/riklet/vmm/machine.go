@@ -42,10 +42,10 @@ func (m Machine) Validate() error {
 	m.validateDir(&p)
 	m.validateKernel(&p)
 	if m.VCPUs < 1 || m.VCPUs > MaxVCPUs {
-		p.add("%d vCPUs: it needs 1 to %d", m.VCPUs, MaxVCPUs)
+		p.add("%d vCPUs: a machine needs 1 to %d", m.VCPUs, MaxVCPUs)
 	}
 	if m.MemoryBytes < MinMemory || m.MemoryBytes > MaxMemory {
-		p.add("%d bytes of memory: it needs %d to %d", m.MemoryBytes, int64(MinMemory), int64(MaxMemory))
+		p.add("%d bytes of memory: a machine needs %d to %d", m.MemoryBytes, int64(MinMemory), int64(MaxMemory))
 	}
 	if m.UID == 0 || m.GID == 0 {
 		p.add("the VMM would run as user %d and group %d: it must have its own, not root's", m.UID, m.GID)
@@ -60,7 +60,7 @@ func (m Machine) Validate() error {
 
 func (m Machine) validateDir(p *problems) {
 	if len(m.Dir) > MaxDir {
-		p.add("the directory %q is longer than %d bytes: sockets would not fit", m.Dir, MaxDir)
+		p.add("the directory %q is longer than %d bytes, so the paths of sockets in it are too long", m.Dir, MaxDir)
 	}
 	p.directory("the directory", m.Dir)
 	for _, c := range m.Cgroups {
@@ -76,16 +76,16 @@ func (m Machine) validateKernel(p *problems) {
 		p.file("the initramfs", m.Initramfs)
 	}
 	if len(m.CommandLine) > MaxCommandLine {
-		p.add("the kernel command line has %d bytes: %d is the limit", len(m.CommandLine), MaxCommandLine)
+		p.add("the kernel command line has %d bytes, and the limit is %d", len(m.CommandLine), MaxCommandLine)
 	}
 	if strings.ContainsFunc(m.CommandLine, func(r rune) bool { return r < ' ' || r > '~' }) {
-		p.add("the kernel command line has characters beyond printable ASCII")
+		p.add("the kernel command line has characters other than printable ASCII")
 	}
 }
 
 func (m Machine) validateDisks(p *problems) {
 	if len(m.Disks) > MaxDisks {
-		p.add("%d disks: %d is the limit", len(m.Disks), MaxDisks)
+		p.add("%d disks, and the limit is %d", len(m.Disks), MaxDisks)
 	}
 	seen := map[string]bool{}
 	for i, d := range m.Disks {
@@ -93,7 +93,7 @@ func (m Machine) validateDisks(p *problems) {
 			p.add("the ID %q of disk %d is not 1 to 20 lower-case letters, digits and hyphens", d.ID, i)
 		}
 		if seen[d.ID] {
-			p.add("two disks have the ID %q", d.ID)
+			p.add("two disks have the same ID %q", d.ID)
 		}
 		seen[d.ID] = true
 		p.file(fmt.Sprintf("disk %q", d.ID), d.Path)
@@ -105,12 +105,12 @@ func (m Machine) validateDisks(p *problems) {
 
 func (m Machine) validateNICs(p *problems) {
 	if len(m.NICs) > MaxNICs {
-		p.add("%d network interfaces: %d is the limit", len(m.NICs), MaxNICs)
+		p.add("%d network interfaces, and the limit is %d", len(m.NICs), MaxNICs)
 	}
 	seen := map[string]bool{}
 	for i, n := range m.NICs {
 		if !tapPattern.MatchString(n.TAP) {
-			p.add("the TAP %q of interface %d is no name of a network device", n.TAP, i)
+			p.add("the TAP %q of interface %d is not a name of a network device", n.TAP, i)
 		}
 		mac, err := net.ParseMAC(n.MAC)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
@@ -155,7 +155,7 @@ func (p *problems) file(what, path string) {
 	case err != nil:
 		p.add("%s: %w", what, err)
 	case !info.Mode().IsRegular():
-		p.add("%s: %s is no regular file", what, path)
+		p.add("%s: %s is not a regular file", what, path)
 	case info.Size() == 0:
 		p.add("%s: %s is empty", what, path)
 	}
@@ -169,7 +169,7 @@ func (p *problems) directory(what, path string) {
 	if info, err := os.Stat(path); err != nil {
 		p.add("%s: %w", what, err)
 	} else if !info.IsDir() {
-		p.add("%s: %s is no directory", what, path)
+		p.add("%s: %s is not a directory", what, path)
 	}
 }
 

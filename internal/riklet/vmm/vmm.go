@@ -21,9 +21,9 @@ var (
 	// what is missing and what to install or allow.
 	ErrUnavailable = errors.New("this machine cannot run microVMs")
 	// ErrUnsupported is returned for operations that a driver does not have.
-	ErrUnsupported = errors.New("the VMM cannot do that")
+	ErrUnsupported = errors.New("the VMM does not support this")
 	// ErrGone is returned if no VMM answers.
-	ErrGone = errors.New("the VMM is gone")
+	ErrGone = errors.New("the VMM has ended")
 	// ErrInvalid is returned for a Machine that no VMM could run.
 	ErrInvalid = errors.New("invalid machine")
 )

@@ -38,10 +38,10 @@ type Token struct {
 func (t Token) Validate() error {
 	var problems []error
 	if len(t.CAHash) != hashLength || !consistsOf(t.CAHash, "0123456789abcdef") {
-		problems = append(problems, errors.New("the authority's hash must be 64 hexadecimal digits"))
+		problems = append(problems, errors.New("the hash of the certificate authority must be 64 hexadecimal digits"))
 	}
 	if len(t.ID) < minID || len(t.ID) > maxID || !consistsOf(t.ID, lower+digits) {
-		problems = append(problems, fmt.Errorf("the id must be %d to %d lower-case letters and digits", minID, maxID))
+		problems = append(problems, fmt.Errorf("the ID must be %d to %d lower-case letters and digits", minID, maxID))
 	}
 	if len(t.Secret) < minSecret || len(t.Secret) > maxSecret || !consistsOf(t.Secret, lower+upper+digits+"-_") {
 		problems = append(problems, fmt.Errorf("the secret must be %d to %d letters, digits, - and _", minSecret, maxSecret))
@@ -82,7 +82,7 @@ func Parse(text string) (Token, error) {
 	text = strings.TrimSpace(text)
 	parts := strings.Split(text, ".")
 	if len(parts) != 4 {
-		return Token{}, fmt.Errorf("%w: want four parts joined by dots, got %d", ErrMalformed, len(parts))
+		return Token{}, fmt.Errorf("%w: it must have four parts separated by dots, and it has %d", ErrMalformed, len(parts))
 	}
 	if parts[0] != prefix {
 		return Token{}, fmt.Errorf("%w: it must begin with %q", ErrMalformed, prefix+".")

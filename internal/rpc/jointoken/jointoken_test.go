@@ -25,9 +25,9 @@ func TestParse(t *testing.T) {
 		{name: "other form", text: "rik2." + hash + ".abcd12.0123456789abcdef", problem: `begin with "rik1."`},
 		{name: "short hash", text: "rik1.0a.abcd12.0123456789abcdef", problem: "64 hexadecimal"},
 		{name: "upper-case hash", text: "rik1." + strings.ToUpper(hash) + ".abcd12.0123456789abcdef", problem: "64 hexadecimal"},
-		{name: "odd id", text: "rik1." + hash + ".AB_12.0123456789abcdef", problem: "the id must"},
+		{name: "odd id", text: "rik1." + hash + ".AB_12.0123456789abcdef", problem: "the ID must"},
 		{name: "short secret", text: "rik1." + hash + ".abcd12.short", problem: "the secret must"},
-		{name: "too many parts", text: good.Text() + ".more", problem: "got 5"},
+		{name: "too many parts", text: good.Text() + ".more", problem: "it has 5"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestParse(t *testing.T) {
 func TestParseNamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("rik1.x.Y.z")
-	for _, want := range []string{"hash", "id", "secret"} {
+	for _, want := range []string{"hash", "ID", "secret"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Parse() = %v, want it to name the %s", err, want)
 		}

@@ -13,8 +13,8 @@ import (
 // that connects while the first is connected under the same node name. If they accepted the
 // second one, the two would replace each other's connection several times a second.
 func ConnectedTwice(node, from string) string {
-	return fmt.Sprintf("another riklet is connected as node %q, from %s, with the same certificate: if this is the only one, its connection of before is given up within 20 s; "+
-		"else stop one of them, which is a copy: give it another --node-name and an empty --state-dir", node, from)
+	return fmt.Sprintf("another riklet is connected as node %q, from %s, with the same certificate. If this is the only riklet, its earlier connection ends within 20 s. "+
+		"Otherwise one of the two is a copy: stop it, and give it another --node-name and an empty --state-dir", node, from)
 }
 
 // InstallationID returns what the cluster stores of a JoinRequest's installation_key. A user who

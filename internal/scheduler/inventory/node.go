@@ -54,11 +54,11 @@ func (n *node) ready() bool { return n.unready() == "" }
 func (n *node) unready() string {
 	switch {
 	case n.Status == nil:
-		return "the node has not joined since the scheduler started"
+		return "the node has not connected since the scheduler started"
 	case !n.connected:
 		return "the node is not connected"
 	case n.deadline == nil:
-		return "the node is not heard of"
+		return "the node has not reported for longer than --node-timeout"
 	case n.object == nil:
 		return "the controller has not admitted the node yet"
 	}

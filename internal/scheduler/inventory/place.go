@@ -249,7 +249,7 @@ func (v *Inventory) Explain(uid string) (e placement.Explanation, ok bool) {
 		return e, false
 	}
 	if in.group == nil {
-		e.Summary = "the template " + in.Namespace + "/" + in.Revision + " has not come from the controller"
+		e.Summary = "the revision " + in.Namespace + "/" + in.Revision + " has not arrived from the controller"
 		return e, true
 	}
 	if in.group.shape == nil {

@@ -108,10 +108,10 @@ func (c *controllerServer) ScheduleInstance(_ context.Context, r *controller.Wor
 		return &emptypb.Empty{}, c.destroy(r.InstanceId)
 	}
 	if known := c.instances[r.InstanceId]; known != nil {
-		return nil, status.Errorf(codes.AlreadyExists, "instance %q is scheduled already", r.InstanceId)
+		return nil, status.Errorf(codes.AlreadyExists, "instance %q is already scheduled", r.InstanceId)
 	}
 	if len(c.instances) >= maxInstances {
-		return nil, status.Errorf(codes.ResourceExhausted, "there are %d instances already", maxInstances)
+		return nil, status.Errorf(codes.ResourceExhausted, "the limit of %d instances is reached", maxInstances)
 	}
 	in := &instance{id: r.InstanceId, definition: r.Definition}
 	c.instances[in.id] = in
@@ -125,7 +125,7 @@ func (c *controllerServer) ScheduleInstance(_ context.Context, r *controller.Wor
 func (s *Service) destroy(id string) error {
 	in := s.instances[id]
 	if in == nil {
-		return status.Errorf(codes.NotFound, "instance %q is not known", id)
+		return status.Errorf(codes.NotFound, "instance %q does not exist", id)
 	}
 	in.destroyed = true
 	if in.host == "" {
@@ -181,7 +181,7 @@ func (w *connection) give(in *instance, action common.WorkloadRequestKind) {
 // GetStatusUpdates streams the workers' statuses to one controller at a time.
 func (c *controllerServer) GetStatusUpdates(_ *emptypb.Empty, stream grpc.ServerStreamingServer[common.WorkerStatus]) error {
 	if !c.subscribe() {
-		return status.Error(codes.AlreadyExists, "another controller is subscribed")
+		return status.Error(codes.AlreadyExists, "another controller is already subscribed")
 	}
 	defer c.unsubscribe()
 	// The headers confirm the subscription to the controller before there is an update.
@@ -274,7 +274,7 @@ func (w *workerServer) Register(r *common.WorkerRegistration, stream grpc.Server
 	}
 	c := w.connect(r.Hostname)
 	if c == nil {
-		return status.Errorf(codes.AlreadyExists, "worker %q is connected already", r.Hostname)
+		return status.Errorf(codes.AlreadyExists, "worker %q is already connected", r.Hostname)
 	}
 	defer w.disconnect(c)
 	// The headers confirm the registration to the worker before there is work.
@@ -316,7 +316,7 @@ func (s *Service) connect(host string) *connection {
 			c.give(in, common.WorkloadRequestKind_DESTROY)
 		}
 	}
-	s.log.Info("legacy worker joined", "node", host)
+	s.log.Info("legacy worker connected", "node", host)
 	s.sendWorker(host, common.ResourceStatus_RUNNING)
 	s.assign()
 	return c
@@ -398,7 +398,7 @@ func (s *Service) take(m *common.WorkerStatus) {
 		id := x.Instance.GetInstanceId()
 		in := s.instances[id]
 		if in == nil {
-			s.log.Warn("legacy worker speaks of an unknown instance", "node", m.Identifier, "instance", id)
+			s.log.Warn("a legacy worker reported an unknown instance", "node", m.Identifier, "instance", id)
 			return
 		}
 		if x.Instance.Status == common.ResourceStatus_TERMINATED {

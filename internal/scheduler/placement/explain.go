@@ -127,7 +127,7 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 	case selectorMismatch:
 		return "labels do not match the node selector " + shortened(labelText(shape.nodeSelector))
 	case affinityMismatch:
-		return "labels match none of the node terms: " + termsText(shape.nodeRequired)
+		return "labels do not match any of the node terms: " + termsText(shape.nodeRequired)
 	case kindMissing:
 		return "the node does not run kind " + string(shape.kind)
 	case machineMissing:

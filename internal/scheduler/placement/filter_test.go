@@ -76,7 +76,7 @@ func TestFilters(t *testing.T) {
 		},
 		"node affinity": {
 			bad: testNode("bad", label("generation", "2")), good: testNode("good", label("generation", "4")),
-			shape: []func(*ShapeConfig){newer}, filter: "NodeAffinity", reason: "none of the node terms: generation in (3,4)",
+			shape: []func(*ShapeConfig){newer}, filter: "NodeAffinity", reason: "any of the node terms: generation in (3,4)",
 		},
 		"kind": {
 			bad: testNode("bad"), good: testNode("good", both),

@@ -201,7 +201,7 @@ func (n *node) obey(stream workerStream) (interval time.Duration, err error) {
 			continue
 		}
 		if o.Term < n.term {
-			n.config.Logger.Warn("order of an old controller refused", "node", n.name, "term", o.Term)
+			n.config.Logger.Warn("refused an order with a lower term", "node", n.name, "term", o.Term)
 			continue
 		}
 		n.term = o.Term

@@ -63,20 +63,20 @@ func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
 	}
 	status := &rikv1alpha1.NodeStatus{}
 	if err := status.Unmarshal(r.GetStatus()); err != nil {
-		return nil, fmt.Errorf("status of node %q cannot be read: %w", r.GetNodeName(), err)
+		return nil, fmt.Errorf("decoding the status of node %q: %w", r.GetNodeName(), err)
 	}
 	if err := capacity(status); err != nil {
 		return nil, fmt.Errorf("node %q: %w", r.GetNodeName(), err)
 	}
 	switch {
 	case len(r.GetRunning()) > MaxInstances:
-		return nil, fmt.Errorf("node %q says that it runs %d instances, more than %d", r.GetNodeName(), len(r.GetRunning()), MaxInstances)
+		return nil, fmt.Errorf("node %q reports %d instances, and the limit is %d", r.GetNodeName(), len(r.GetRunning()), MaxInstances)
 	case len(r.GetLabels()) > MaxLabels:
-		return nil, fmt.Errorf("node %q asks for %d labels, more than %d", r.GetNodeName(), len(r.GetLabels()), MaxLabels)
+		return nil, fmt.Errorf("node %q requests %d labels, and the limit is %d", r.GetNodeName(), len(r.GetLabels()), MaxLabels)
 	case len(r.GetTaints()) > MaxTaints:
-		return nil, fmt.Errorf("node %q asks for taints of %d bytes, more than %d", r.GetNodeName(), len(r.GetTaints()), MaxTaints)
+		return nil, fmt.Errorf("node %q requests taints of %d bytes, and the limit is %d", r.GetNodeName(), len(r.GetTaints()), MaxTaints)
 	case r.GetHighestTerm() < 0:
-		return nil, fmt.Errorf("node %q says that it has obeyed term %d", r.GetNodeName(), r.GetHighestTerm())
+		return nil, fmt.Errorf("node %q reports the impossible term %d", r.GetNodeName(), r.GetHighestTerm())
 	}
 	r.Running = slices.DeleteFunc(r.Running, func(uid string) bool { return !isUID(uid) })
 	for key, value := range r.GetLabels() {
@@ -89,7 +89,7 @@ func Register(r *schedulerv1.Register) (*rikv1alpha1.NodeStatus, error) {
 	r.Version = Text(r.GetVersion(), MaxWord)
 	var err error
 	if r.Status, err = status.Marshal(); err != nil {
-		return nil, fmt.Errorf("status of node %q cannot be passed on: %w", r.GetNodeName(), err)
+		return nil, fmt.Errorf("encoding the status of node %q: %w", r.GetNodeName(), err)
 	}
 	return status, nil
 }
@@ -103,11 +103,11 @@ func capacity(s *rikv1alpha1.NodeStatus) error {
 			most, known := largest[name]
 			switch {
 			case !known:
-				return fmt.Errorf("%s has %q, which is no resource of a node", what, Text(string(name), MaxWord))
+				return fmt.Errorf("%s has %q, which is not a resource of a node", what, Text(string(name), MaxWord))
 			case amount.Sign() < 0:
-				return fmt.Errorf("%s of %s is %s, less than nothing", what, name, amount.String())
+				return fmt.Errorf("%s of %s is %s, which is negative", what, name, amount.String())
 			case amount.Cmp(most) > 0:
-				return fmt.Errorf("%s of %s is %s, more than any machine has (%s)", what, name, amount.String(), most.String())
+				return fmt.Errorf("%s of %s is %s, and the limit is %s", what, name, amount.String(), most.String())
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func measured(text string) bool { return len(text) <= MaxMeasured && json.Valid(
 // number or phase. dropped describes what was dropped.
 func Observation(o *schedulerv1.Observation) (ok bool, dropped string) {
 	if !isUID(o.GetUid()) || o.GetSequence() < 0 || !slices.Contains(phases, rikv1alpha1.InstancePhase(o.GetPhase())) {
-		return false, "it names no instance, no sequence or no phase"
+		return false, "it lacks the instance, the sequence number or the phase"
 	}
 	o.Reason, o.Message = Text(o.GetReason(), MaxText), Text(o.GetMessage(), MaxText)
 	if len(o.GetStatus()) == 0 {
@@ -187,7 +187,7 @@ func Observation(o *schedulerv1.Observation) (ok bool, dropped string) {
 	var err error
 	if o.Status, err = status.Marshal(); err != nil {
 		o.Status = nil
-		return true, "its details cannot be passed on"
+		return true, "its details cannot be encoded"
 	}
 	return true, dropped
 }
@@ -202,21 +202,21 @@ func details(s *rikv1alpha1.InstanceStatus) (dropped string) {
 	s.Reason, s.Message = Text(s.Reason, MaxText), Text(s.Message, MaxText)
 	for _, address := range []*string{&s.Address, &s.HostAddress} {
 		if _, err := netip.ParseAddr(*address); *address != "" && err != nil {
-			*address, dropped = "", "an address that is none"
+			*address, dropped = "", "an invalid address"
 		}
 	}
 	ports := len(s.HostPorts)
 	s.HostPorts = slices.DeleteFunc(s.HostPorts, func(p int32) bool { return p < 1 || p > 65535 })
 	s.HostPorts = s.HostPorts[:min(len(s.HostPorts), 65535)]
 	if len(s.HostPorts) < ports {
-		dropped = "ports that are none"
+		dropped = "invalid ports"
 	}
 	s.Conditions = s.Conditions[:min(len(s.Conditions), MaxConditions)]
 	for _, list := range []*[]rikv1alpha1.ContainerStatus{&s.Containers, &s.InitContainers} {
 		before := len(*list)
 		*list = containers(*list)
 		if len(*list) < before {
-			dropped = "containers without a name or state of one, or too many"
+			dropped = "containers without a name or a valid state, or too many containers"
 		}
 	}
 	return dropped

@@ -37,20 +37,20 @@ func TestRegistrationsThatAreRefused(t *testing.T) {
 	}{
 		"a billion cores": {func(_ *schedulerv1.Register, s *rikv1alpha1.NodeStatus) {
 			s.Capacity[rikv1alpha1.ResourceCPU] = resource.MustParse("1G")
-		}, "more than any machine has"},
+		}, "and the limit is"},
 		"more memory than there is, to reserve": {func(_ *schedulerv1.Register, s *rikv1alpha1.NodeStatus) {
 			s.Allocatable = rikv1alpha1.ResourceList{rikv1alpha1.ResourceMemory: resource.MustParse("2Pi")}
 		}, "allocatable of memory"},
-		"less than nothing": {func(_ *schedulerv1.Register, s *rikv1alpha1.NodeStatus) {
+		"negative amounts": {func(_ *schedulerv1.Register, s *rikv1alpha1.NodeStatus) {
 			s.Capacity[rikv1alpha1.ResourceDisk] = resource.MustParse("-1")
-		}, "less than nothing"},
+		}, "which is negative"},
 		"another resource": {func(_ *schedulerv1.Register, s *rikv1alpha1.NodeStatus) {
 			s.Capacity["gold"] = resource.MustParse("1")
 		}, `"gold"`},
 		"a bad name": {func(r *schedulerv1.Register, _ *rikv1alpha1.NodeStatus) { r.NodeName = "A_b" }, "node name"},
 		"too many instances": {func(r *schedulerv1.Register, _ *rikv1alpha1.NodeStatus) {
 			r.Running = make([]string, MaxInstances+1)
-		}, "more than"},
+		}, "and the limit is"},
 		"too many labels": {func(r *schedulerv1.Register, _ *rikv1alpha1.NodeStatus) {
 			r.Labels = map[string]string{}
 			for i := range MaxLabels + 1 {

@@ -55,7 +55,7 @@ func (f *files) checkDatabase() error {
 		return nil // etcd rebuilds it from the whole log, if there is one
 	}
 	if err != nil {
-		return fmt.Errorf("looking at etcd's database: %w", err)
+		return fmt.Errorf("reading etcd's database: %w", err)
 	}
 	err = boltfile.Check(f.db)
 	if err == nil {
@@ -69,7 +69,7 @@ func (f *files) checkDatabase() error {
 		})
 	}
 	if errors.Is(err, boltfile.ErrDamaged) {
-		return fmt.Errorf("%w: the database, with the objects of the cluster, cannot be read: %w", errFiles, err)
+		return fmt.Errorf("%w: the database with the objects of the cluster cannot be read: %w", errFiles, err)
 	}
 	return err
 }
@@ -83,24 +83,24 @@ func (f *files) checkLog() error {
 		if f.applied == 0 {
 			return nil // a new cluster
 		}
-		return fmt.Errorf("%w: the write-ahead log in %s is missing; it had the last writes, which the database in %s may lack", errFiles, f.wal, f.db)
+		return fmt.Errorf("%w: the write-ahead log in %s is missing; it contained the last writes, which the database in %s may lack", errFiles, f.wal, f.db)
 	}
 	slices.Sort(names)
 	var log writeAheadLog
 	for i, name := range names {
 		if err := log.readFile(name, i == len(names)-1); err != nil {
-			return fmt.Errorf("%w: the write-ahead log %s, with the last writes, cannot be read: %w", errFiles, name, err)
+			return fmt.Errorf("%w: the write-ahead log %s with the last writes cannot be read: %w", errFiles, name, err)
 		}
 	}
 	if !log.hasMetadata {
-		return fmt.Errorf("%w: the write-ahead log %s is empty; it had the last writes, which the database in %s may lack", errFiles, names[len(names)-1], f.db)
+		return fmt.Errorf("%w: the write-ahead log %s is empty; it contained the last writes, which the database in %s may lack", errFiles, names[len(names)-1], f.db)
 	}
 	snapshot := f.snapshot(log.snapshots)
 	switch {
 	case max(log.last, snapshot) < f.applied:
 		return fmt.Errorf("%w: the write-ahead log in %s ends at entry %d, and the database in %s has entry %d: the last writes of the log are lost", errFiles, f.wal, max(log.last, snapshot), f.db, f.applied)
 	case log.first > snapshot+1:
-		return fmt.Errorf("%w: the write-ahead log in %s begins at entry %d, and no snapshot in %s has what was before", errFiles, f.wal, log.first, f.snaps)
+		return fmt.Errorf("%w: the write-ahead log in %s begins at entry %d, and no snapshot in %s contains the entries before", errFiles, f.wal, log.first, f.snaps)
 	case f.applied < snapshot:
 		return fmt.Errorf("%w: the database %s is missing or older than the snapshot of entry %d in %s", errFiles, f.db, snapshot, f.snaps)
 	}

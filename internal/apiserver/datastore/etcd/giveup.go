@@ -71,7 +71,7 @@ func explain(dir string, err error) error {
 	next := "if its files are damaged, " + restore(dir)
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		next = "free 100 MB or more on that disk: etcd's log alone takes 64 MB from the first start on"
+		next = "free 100 MB or more on that disk: etcd's log alone needs 64 MB from the first start"
 	case errors.Is(err, errFiles):
 		next = restore(dir)
 	}
@@ -79,5 +79,5 @@ func explain(dir string, err error) error {
 }
 
 func restore(dir string) string {
-	return "restore the data directory from a copy that was made while the server was stopped. Without a copy the cluster's objects are lost: move " + dir + " away and start once with --new-cluster, which begins an empty cluster"
+	return "restore the data directory from a copy that was created while the server was stopped. Without a copy the cluster's objects are lost: move " + dir + " away, and start once with --new-cluster, which begins an empty cluster"
 }

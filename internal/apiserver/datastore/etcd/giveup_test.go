@@ -42,7 +42,7 @@ func TestDamagedDatabase(t *testing.T) {
 	if err == nil {
 		t.Fatal("a damaged database was started")
 	}
-	for _, want := range []string{dir, "the database, with the objects of the cluster, cannot be read", "invalid database", "next: ", "restore"} {
+	for _, want := range []string{dir, "the database with the objects of the cluster cannot be read", "invalid database", "next: ", "restore"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Start() = %q, want it to say %q", err, want)
 		}

@@ -96,7 +96,7 @@ func (s *space) keep(ctx context.Context) {
 			return
 		}
 		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
-			s.logger.Warn("the size of the datastore could not be looked at", "err", err)
+			s.logger.Warn("reading the size of the datastore failed", "err", err)
 		}
 	}
 }
@@ -128,14 +128,14 @@ func (s *space) tend(ctx context.Context) error {
 		if u, err = s.look(ctx); err != nil {
 			return err
 		}
-		s.logger.Info("datastore defragmented", "bytesBefore", before, "bytesAfter", u.size, "took", time.Since(began).Round(time.Millisecond))
+		s.logger.Info("the datastore was defragmented", "bytesBefore", before, "bytesAfter", u.size, "took", time.Since(began).Round(time.Millisecond))
 		a = decideSpace(u)
 	}
 	if a.disarm {
 		if _, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
 			return fmt.Errorf("allowing writes again: %w", err)
 		}
-		s.logger.Info("the datastore takes writes again", "bytes", u.size, "quota", u.quota)
+		s.logger.Info("the datastore accepts writes again", "bytes", u.size, "quota", u.quota)
 		if u, err = s.look(ctx); err != nil {
 			return err
 		}
@@ -147,12 +147,12 @@ func (s *space) tend(ctx context.Context) error {
 func (s *space) look(ctx context.Context) (usage, error) {
 	status, err := s.client.Status(ctx, s.server)
 	if err != nil {
-		return usage{}, fmt.Errorf("asking for the size of the datastore: %w", err)
+		return usage{}, fmt.Errorf("reading the size of the datastore: %w", err)
 	}
 	u := usage{size: status.DbSize, inUse: status.DbSizeInUse, quota: s.quota}
 	alarms, err := s.client.AlarmList(ctx)
 	if err != nil {
-		return usage{}, fmt.Errorf("asking for the alarms of the datastore: %w", err)
+		return usage{}, fmt.Errorf("reading the alarms of the datastore: %w", err)
 	}
 	for _, alarm := range alarms.Alarms {
 		u.alarm = u.alarm || alarm.Alarm == etcdserverpb.AlarmType_NOSPACE
@@ -165,7 +165,7 @@ func (s *space) look(ctx context.Context) (usage, error) {
 func (s *space) compact(ctx context.Context) error {
 	now, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if err != nil {
-		return fmt.Errorf("asking for the revision of the datastore: %w", err)
+		return fmt.Errorf("reading the revision of the datastore: %w", err)
 	}
 	if _, err := s.client.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical()); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		return fmt.Errorf("compacting the datastore: %w", err)

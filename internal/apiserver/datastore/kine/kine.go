@@ -187,7 +187,7 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 		return err
 	}
 	if backend == nil {
-		return errors.New("programmer error: the source is not that of a SQL database")
+		return errors.New("programmer error: the source is not a SQL database")
 	}
 	if strings.HasPrefix(cfg.Source, "mysql://") {
 		if err := distinguishCase(open, cfg); err != nil {

@@ -127,7 +127,7 @@ func (f *failures) report(method, key string, err error) {
 	skipped := known.skipped
 	known.logged, known.skipped = now, 0
 	f.mu.Unlock()
-	f.logger.Error("SQL datastore refused a request", "method", method, "key", key, "err", text, "sameSince", skipped)
+	f.logger.Error("the SQL datastore refused a request", "method", method, "key", key, "err", text, "sameSince", skipped)
 }
 
 // keyOf returns the key of a request, and never its value.

@@ -33,16 +33,16 @@ func distinguishCase(ctx context.Context, cfg Config) (err error) {
 	var collation string
 	err = db.QueryRowContext(ctx, "SELECT COLLATION_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'kine' AND COLUMN_NAME = 'name'").Scan(&collation)
 	if err != nil {
-		return fmt.Errorf("looking at how the database compares names: %w", err)
+		return fmt.Errorf("reading how the database compares names: %w", err)
 	}
 	if collation == binary {
 		return nil
 	}
 	began := time.Now()
 	if _, err := db.ExecContext(ctx, "ALTER TABLE kine MODIFY COLUMN name VARCHAR(630) CHARACTER SET ascii COLLATE "+binary); err != nil {
-		return fmt.Errorf("having the database tell upper from lower case in names (was %s): %w; the user of --datastore-endpoint needs the privilege ALTER on the table kine", collation, err)
+		return fmt.Errorf("making the names in the database case-sensitive (they were %s): %w; the user of --datastore-endpoint needs the privilege ALTER on the table kine", collation, err)
 	}
-	cfg.Logger.Info("the database tells upper from lower case in names now", "before", collation, "took", time.Since(began).Round(time.Millisecond))
+	cfg.Logger.Info("names in the database are case-sensitive now", "before", collation, "took", time.Since(began).Round(time.Millisecond))
 	return nil
 }
 
@@ -58,7 +58,7 @@ func openMySQL(cfg Config) (*sql.DB, error) {
 	}
 	config, err := mysql.ParseDSN(dsn)
 	if err != nil {
-		return nil, errors.New("reading the data source for MySQL failed (the cause is not shown, for it may hold the password)")
+		return nil, errors.New("reading the data source for MySQL failed (the cause is not shown, because it may contain the password)")
 	}
 	if secure {
 		config.TLSConfig = "kine" // registered by kine

@@ -97,24 +97,24 @@ func (f *sqliteFile) look(own bool) error {
 	wal, walErr := os.Stat(f.path + "-wal")
 	switch {
 	case (errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0) && walErr == nil && wal.Size() > 0:
-		return fmt.Errorf("%w: %s is missing or empty, and %s has its last writes: restore both from the same backup; without one, the cluster's objects are lost: move %s away and start once with --new-cluster", errSQLite, f.path, f.path+"-wal", f.path+"-wal")
+		return fmt.Errorf("%w: %s is missing or empty, and %s contains its last writes. Restore both from the same backup. Without a backup, the cluster's objects are lost: move %s away and start once with --new-cluster", errSQLite, f.path, f.path+"-wal", f.path+"-wal")
 	case errors.Is(err, fs.ErrNotExist):
 		file, err := os.OpenFile(f.path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
 		if err != nil {
-			return fmt.Errorf("making the SQLite file: %w", err)
+			return fmt.Errorf("creating the SQLite file: %w", err)
 		}
 		return file.Close()
 	case err != nil:
-		return fmt.Errorf("looking at the SQLite file: %w", err)
+		return fmt.Errorf("reading the SQLite file: %w", err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: %s is not a file: give sqlite:// and the path of a file, or sqlite:// alone for one in the data directory", errSQLite, f.path)
+		return fmt.Errorf("%w: %s is not a file: use sqlite:// and the path of a file, or sqlite:// alone for a file in the data directory", errSQLite, f.path)
 	}
 	if err := f.checkHeader(info.Size()); err != nil {
 		return err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		if !own {
-			f.logger.Warn("other users can read the SQLite file, with the objects of the cluster; run chmod 0600 on it", "file", f.path, "mode", mode.String())
+			f.logger.Warn("other users can read the SQLite file with the objects of the cluster; run chmod 0600 on it", "file", f.path, "mode", mode.String())
 			return nil
 		}
 		if err := os.Chmod(f.path, 0o600); err != nil {
@@ -144,7 +144,7 @@ func (f *sqliteFile) checkHeader(size int64) error {
 }
 
 func (f *sqliteFile) damaged(what string) error {
-	return fmt.Errorf("%w: %s: %s. Restore it, without files of an older -wal and -shm beside it, from a backup. Without a backup, the sqlite3 program may save what can be read (.recover); else the cluster's objects are lost: move the file away and start once with --new-cluster, which begins an empty cluster", errSQLite, f.path, what)
+	return fmt.Errorf("%w: %s: %s. Restore it from a backup, without older -wal and -shm files next to it. Without a backup, the command .recover of the program sqlite3 may save a part. Otherwise the cluster's objects are lost: move the file away and start once with --new-cluster, which begins an empty cluster", errSQLite, f.path, what)
 }
 
 // prepare checks all pages, and sets the mode in which free pages return to the disk.
@@ -169,7 +169,7 @@ func (f *sqliteFile) prepare(ctx context.Context) error {
 		_, err = f.db.ExecContext(ctx, "VACUUM")
 	}
 	if err != nil {
-		f.logger.Warn("the SQLite file does not shrink: it could not be written anew, which takes as much free space as it has", "file", f.path, "err", err)
+		f.logger.Warn("the SQLite file does not shrink: rewriting it failed, which needs as much free space as its size", "file", f.path, "err", err)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (f *sqliteFile) prepare(ctx context.Context) error {
 func (f *sqliteFile) check(ctx context.Context) error {
 	info, err := os.Stat(f.path)
 	if err != nil {
-		return fmt.Errorf("looking at the SQLite file: %w", err)
+		return fmt.Errorf("reading the SQLite file: %w", err)
 	}
 	if info.Size() > checkedBytes {
 		return nil
@@ -206,7 +206,7 @@ func (f *sqliteFile) keep(ctx context.Context) {
 		case <-ticker.C:
 		}
 		if err := f.tidy(ctx); err != nil && ctx.Err() == nil {
-			f.logger.Debug("the SQLite file was not made smaller", "file", f.path, "err", err)
+			f.logger.Debug("shrinking the SQLite file failed", "file", f.path, "err", err)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (f *sqliteFile) checkpoint(ctx context.Context) error {
 		return err
 	}
 	if busy != 0 {
-		return errors.New("the log is in use")
+		return errors.New("the write-ahead log is in use")
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ func (f *sqliteFile) close() error {
 	defer cancel()
 	err := f.checkpoint(ctx)
 	if err = errors.Join(err, f.db.Close()); err != nil {
-		return fmt.Errorf("closing the SQLite file %s: its -wal file belongs to it: %w", f.path, err)
+		return fmt.Errorf("closing the SQLite file %s (keep its -wal file, which belongs to it): %w", f.path, err)
 	}
 	return nil
 }

@@ -97,7 +97,7 @@ func (c *Client) write(ctx context.Context, number int64, key string, expected i
 		return answer, nil, err
 	}
 	if len(answer.Responses) != 2 {
-		return nil, nil, fmt.Errorf("etcd answered a transaction with %d responses, want 2", len(answer.Responses))
+		return nil, nil, fmt.Errorf("etcd answered a transaction with %d responses instead of 2", len(answer.Responses))
 	}
 	now, _, err := parse(answer.Responses[1].GetResponseRange().GetKvs())
 	if err != nil {

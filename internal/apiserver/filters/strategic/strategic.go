@@ -168,7 +168,7 @@ func (f *filter) current(r *http.Request, info *request.RequestInfo) (map[string
 	}
 	object := map[string]any{}
 	if err := utiljson.Unmarshal(answer.body.Bytes(), &object); err != nil {
-		return nil, apierrors.NewInternalError(fmt.Errorf("reading the object that is to be patched: %w", err))
+		return nil, apierrors.NewInternalError(fmt.Errorf("reading the object to patch: %w", err))
 	}
 	return object, nil
 }

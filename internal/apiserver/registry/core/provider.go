@@ -34,11 +34,11 @@ func (p Provider) NewRESTStorage(source serverstorage.APIResourceConfigSource, g
 	}
 	services, err := newServices(getter)
 	if err != nil {
-		return info, fmt.Errorf("making the storage of services: %w", err)
+		return info, fmt.Errorf("creating the storage of services: %w", err)
 	}
 	claims, claimStatus, err := claimstorage.NewREST(getter)
 	if err != nil {
-		return info, fmt.Errorf("making the storage of persistentvolumeclaims: %w", err)
+		return info, fmt.Errorf("creating the storage of persistentvolumeclaims: %w", err)
 	}
 	version := corev1.SchemeGroupVersion.Version
 	if info.VersionedResourcesStorageMap[version] == nil {

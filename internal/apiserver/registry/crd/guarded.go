@@ -63,11 +63,11 @@ func (k keeper) check(ctx context.Context, c *change, before, next *apiextension
 	}
 	lost, err := k.loss(ctx, k.client, was, becomes)
 	if err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("looking what the change takes from stored objects: %w", err))
+		return apierrors.NewInternalError(fmt.Errorf("checking the change against the stored objects: %w", err))
 	}
 	if lost != "" {
 		return apierrors.NewConflict(apiextensions.Resource("customresourcedefinitions"), before.Name,
-			fmt.Errorf("the type was negotiated, and the change would take something from a stored object: %s", lost))
+			fmt.Errorf("the type was negotiated, and a stored object would lose data by the change: %s", lost))
 	}
 	c.from = before.DeepCopy()
 	if dry || !c.replaces {

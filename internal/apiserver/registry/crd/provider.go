@@ -49,7 +49,7 @@ func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsapiserver.Scheme, metav1.ParameterCodec, apiextensionsapiserver.Codecs)
 	storage, err := customresourcedefinition.NewREST(apiextensionsapiserver.Scheme, p.Options)
 	if err != nil {
-		return info, fmt.Errorf("making the storage of customresourcedefinitions: %w", err)
+		return info, fmt.Errorf("creating the storage of customresourcedefinitions: %w", err)
 	}
 	strategy := dotless{customresourcedefinition.NewStrategy(apiextensionsapiserver.Scheme)}
 	storage.CreateStrategy, storage.UpdateStrategy = strategy, strategy
@@ -61,7 +61,7 @@ func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.
 	}
 	client, err := dynamic.NewForConfig(p.Client)
 	if err != nil {
-		return info, fmt.Errorf("making a client for the objects of customresourcedefinitions: %w", err)
+		return info, fmt.Errorf("creating a client for the objects of customresourcedefinitions: %w", err)
 	}
 	whole := &guarded{REST: storage, keeper: keeper{gate: p.Gate, loss: p.Loss, client: client}}
 	served["customresourcedefinitions"], served["customresourcedefinitions/status"] = whole, &guardedStatus{StatusREST: status, whole: whole}

@@ -46,7 +46,7 @@ func (p Provider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter
 	info := genericapiserver.NewDefaultAPIGroupInfo(apps.GroupName, legacyscheme.Scheme, legacyscheme.ParameterCodec, legacyscheme.Codecs)
 	s, err := kubernetes.NewStorage(getter)
 	if err != nil {
-		return info, fmt.Errorf("making the storage of deployments: %w", err)
+		return info, fmt.Errorf("creating the storage of deployments: %w", err)
 	}
 	// The scale shares this store. The status has a copy with another strategy.
 	s.Deployment.CreateStrategy, s.Deployment.UpdateStrategy = ours, ours

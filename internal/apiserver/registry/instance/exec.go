@@ -71,13 +71,13 @@ func validateExec(o *rik.InstanceExecOptions) field.ErrorList {
 		total += len(word) + 1
 	}
 	if len(o.Command) == 0 || o.Command[0] == "" {
-		errs = append(errs, field.Required(field.NewPath("command"), "the program to run"))
+		errs = append(errs, field.Required(field.NewPath("command"), "must contain the program to run"))
 	}
 	if total > maxCommandBytes {
 		errs = append(errs, field.TooLong(field.NewPath("command"), "", maxCommandBytes))
 	}
 	if !o.Stdin && !o.Stdout && !o.Stderr {
-		errs = append(errs, field.Required(field.NewPath("stdout"), "at least one of stdin, stdout and stderr"))
+		errs = append(errs, field.Required(field.NewPath("stdout"), "at least one of stdin, stdout and stderr must be true"))
 	}
 	return errs
 }

@@ -87,7 +87,7 @@ func (x *execution) output(out, errOut io.Writer) error {
 			}
 			if to != nil {
 				if _, err := to.Write(data); err != nil {
-					return errors.New("the client went away")
+					return errors.New("the client disconnected")
 				}
 			}
 		}

@@ -67,9 +67,9 @@ func (h *Hold) order(req *http.Request) (*nodev1.HoldSession, error) {
 	toDisk, err := strconv.ParseBool(text)
 	switch {
 	case err != nil:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the parameter %s is true or false, not %q", rikv1alpha1.SuspendToDisk, text))
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the parameter %s must be true or false, not %q", rikv1alpha1.SuspendToDisk, text))
 	case toDisk && !h.suspended:
-		return nil, apierrors.NewBadRequest("an instance is suspended to disk, and resumed from wherever it is: leave " + rikv1alpha1.SuspendToDisk + " out")
+		return nil, apierrors.NewBadRequest("resume finds the suspended instance in memory or on disk by itself: leave " + rikv1alpha1.SuspendToDisk + " out")
 	}
 	o.ToDisk = toDisk
 	return o, nil
@@ -86,7 +86,7 @@ func (h *Hold) hold(ctx context.Context, name string, order *nodev1.HoldSession)
 	case i.DeletionTimestamp != nil:
 		return conflict(name, "it is being deleted")
 	case i.Status.Phase == rik.InstanceCompleted, i.Status.Phase == rik.InstanceFailed, i.Status.Phase == rik.InstanceTerminated:
-		return conflict(name, fmt.Sprintf("it does not run any more: its phase is %s", i.Status.Phase))
+		return conflict(name, fmt.Sprintf("it does not run any more; its phase is %s", i.Status.Phase))
 	}
 	session, err := h.opener.openOn(ctx, i, "", func(s *nodev1.OpenSession) {
 		s.Kind = &nodev1.OpenSession_Hold{Hold: order}
@@ -100,9 +100,9 @@ func (h *Hold) hold(ctx context.Context, name string, order *nodev1.HoldSession)
 		message, err := session.Recv()
 		switch {
 		case err != nil && ctx.Err() != nil:
-			return apierrors.NewTimeoutError(fmt.Sprintf("node %q has not answered about instance %q; what was asked may still happen", i.Spec.NodeName, name), 0)
+			return apierrors.NewTimeoutError(fmt.Sprintf("node %q has not answered about instance %q; the request may still be carried out", i.Spec.NodeName, name), 0)
 		case err != nil:
-			return apierrors.NewServiceUnavailable(fmt.Sprintf("asking node %q about instance %q: %v; what was asked may have happened", i.Spec.NodeName, name, result(nil, err)))
+			return apierrors.NewServiceUnavailable(fmt.Sprintf("sending the request for instance %[2]q to node %[1]q: %[3]v; the request may have been carried out", i.Spec.NodeName, name, result(nil, err)))
 		case message.GetEnd() != nil:
 			return h.answer(i, message.GetEnd())
 		}
@@ -116,11 +116,11 @@ func (h *Hold) answer(i *rik.Instance, end *nodev1.SessionEnd) error {
 	}
 	switch end.GetProblem() {
 	case nodev1.Problem_PROBLEM_NOT_RUNNING:
-		return conflict(i.Name, "it does not run: "+end.GetError())
+		return conflict(i.Name, "it is not running: "+end.GetError())
 	case nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE:
-		return conflict(i.Name, fmt.Sprintf("node %q does not have it yet, or not any more; try again", i.Spec.NodeName))
+		return conflict(i.Name, fmt.Sprintf("node %q does not have the instance yet, or does not have it any more; try again", i.Spec.NodeName))
 	case nodev1.Problem_PROBLEM_UNSUPPORTED:
-		return apierrors.NewBadRequest(fmt.Sprintf("node %q cannot hold instance %q: %s", i.Spec.NodeName, i.Name, end.GetError()))
+		return apierrors.NewBadRequest(fmt.Sprintf("node %q cannot suspend or resume instance %q: %s", i.Spec.NodeName, i.Name, end.GetError()))
 	case nodev1.Problem_PROBLEM_LOST:
 		return conflict(i.Name, end.GetError())
 	default:

@@ -65,11 +65,11 @@ func TestHoldRefused(t *testing.T) {
 		code int
 		text string
 	}{
-		"not bound":     {"", nil, http.StatusConflict, "no node has it yet"},
+		"not bound":     {"", nil, http.StatusConflict, "it has no node yet"},
 		"not connected": {"n2", nil, http.StatusServiceUnavailable, "is not connected"},
-		"not running":   {"n1", &nodev1.SessionEnd{Error: "instance is not running", Problem: nodev1.Problem_PROBLEM_NOT_RUNNING}, http.StatusConflict, "it does not run"},
-		"unknown":       {"n1", &nodev1.SessionEnd{Error: "no such instance", Problem: nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE}, http.StatusConflict, "does not have it yet"},
-		"unsupported":   {"n1", &nodev1.SessionEnd{Error: "no freezer", Problem: nodev1.Problem_PROBLEM_UNSUPPORTED}, http.StatusBadRequest, "cannot hold"},
+		"not running":   {"n1", &nodev1.SessionEnd{Error: "instance is not running", Problem: nodev1.Problem_PROBLEM_NOT_RUNNING}, http.StatusConflict, "it is not running"},
+		"unknown":       {"n1", &nodev1.SessionEnd{Error: "no such instance", Problem: nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE}, http.StatusConflict, "does not have the instance yet"},
+		"unsupported":   {"n1", &nodev1.SessionEnd{Error: "no freezer", Problem: nodev1.Problem_PROBLEM_UNSUPPORTED}, http.StatusBadRequest, "cannot suspend or resume"},
 		"lost":          {"n1", &nodev1.SessionEnd{Error: "it is made anew", Problem: nodev1.Problem_PROBLEM_LOST}, http.StatusConflict, "it is made anew"},
 		"anything else": {"n1", &nodev1.SessionEnd{Error: "the VMM burns"}, http.StatusInternalServerError, "the VMM burns"},
 	} {

@@ -82,7 +82,7 @@ func validateLog(o *rik.InstanceLogOptions) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("sinceSeconds"), *o.SinceSeconds, "must be at least 1"))
 	}
 	if o.Follow && o.Previous {
-		errs = append(errs, field.Forbidden(field.NewPath("follow"), "the log of a previous run does not grow"))
+		errs = append(errs, field.Forbidden(field.NewPath("follow"), "must not be set together with previous, because the log of a previous run is complete"))
 	}
 	return errs
 }

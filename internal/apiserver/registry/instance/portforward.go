@@ -69,7 +69,7 @@ func wantedPort(req *http.Request) (int32, error) {
 			return int32(port), nil
 		}
 	}
-	return 0, apierrors.NewBadRequest("a port is reached over a WebSocket with the subprotocol " + portstream.Protocol + "; `rikctl port-forward` speaks it")
+	return 0, apierrors.NewBadRequest("port-forward needs a WebSocket with the subprotocol " + portstream.Protocol + "; use `rikctl port-forward`")
 }
 
 // serve opens the session before it responds, so that a failure is an ordinary error. Whether a

@@ -25,7 +25,7 @@ var ErrNotConnected = errors.New("the node is not connected")
 var ErrNotOpened = errors.New("the node did not open the session")
 
 // ErrBusy is returned by Open when no further session may be opened on a node now.
-var ErrBusy = errors.New("the node has no room for a session")
+var ErrBusy = errors.New("the node has too many sessions")
 
 // Sessions open streams to instances over the nodes' connections to the controller.
 type Sessions interface {
@@ -78,14 +78,14 @@ func (o opener) placed(ctx context.Context, name string) (*rik.Instance, error) 
 		return nil, apierrors.NewInternalError(fmt.Errorf("programmer error: %T is not an instance", obj))
 	}
 	if i.Spec.NodeName == "" {
-		return nil, apierrors.NewConflict(rik.Resource("instances"), name, errors.New(strings.TrimSuffix("no node has it yet: "+i.Status.Message, ": ")))
+		return nil, apierrors.NewConflict(rik.Resource("instances"), name, errors.New(strings.TrimSuffix("it has no node yet: "+i.Status.Message, ": ")))
 	}
 	return i, nil
 }
 
 func (o opener) openOn(ctx context.Context, i *rik.Instance, container string, kind func(*nodev1.OpenSession)) (Session, error) {
 	if o.sessions == nil {
-		return nil, apierrors.NewServiceUnavailable("this server has no connections to nodes")
+		return nil, apierrors.NewServiceUnavailable("this server is not connected to nodes")
 	}
 	open := &nodev1.OpenSession{Uid: string(i.UID), Container: container}
 	kind(open)

@@ -174,7 +174,7 @@ func TestLogRefuses(t *testing.T) {
 		code         int
 		want         string
 	}{
-		"not bound":         {"", "", 409, "no node has it yet"},
+		"not bound":         {"", "", 409, "it has no node yet"},
 		"not connected":     {"n2", "", 503, `node \"n2\" of instance`},
 		"not opened":        {"mute", "", 504, `node \"mute\" of instance`},
 		"unknown container": {"n1", "?container=x", 400, "it has: main, side"},

@@ -167,7 +167,7 @@ func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectI
 		if i.Spec.NodeName == "" {
 			i.Spec.NodeName = before.Spec.NodeName
 		} else if i.Spec.NodeName != before.Spec.NodeName && !controls(ctx) {
-			return nil, invalid(i, field.Forbidden(field.NewPath("spec", "nodeName"), "is written by the binding"))
+			return nil, invalid(i, field.Forbidden(field.NewPath("spec", "nodeName"), "is set by the scheduler"))
 		}
 		return i, nil
 	})

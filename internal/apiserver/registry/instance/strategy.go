@@ -120,7 +120,7 @@ func validateUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	at := field.NewPath("metadata")
 	for _, l := range kept {
 		if i.Labels[l] != old.Labels[l] {
-			errs = append(errs, field.Forbidden(at.Child("labels").Key(l), "is set by the server and never changed"))
+			errs = append(errs, field.Forbidden(at.Child("labels").Key(l), "is set by the server and cannot be changed"))
 		}
 	}
 	errs = append(errs, validateOrphan(ctx, i, old.Annotations[rikv1alpha1.AnnotationOrphaned])...)
@@ -129,7 +129,7 @@ func validateUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	// the end.
 	if had && !has && (old.DeletionTimestamp == nil || !store.Trusted(ctx)) {
 		errs = append(errs, field.Forbidden(at.Child("finalizers"),
-			`"`+rikv1alpha1.FinalizerNode+`" is removed when the node confirms the end; to give up waiting for it, delete with --force --grace-period=0`))
+			`"`+rikv1alpha1.FinalizerNode+`" is removed when the node confirms that the instance has ended; to delete without the confirmation, use --force --grace-period=0`))
 	}
 	return errs
 }
@@ -141,7 +141,7 @@ func validateOrphan(ctx context.Context, i *rik.Instance, before string) field.E
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(rikv1alpha1.AnnotationOrphaned),
-		"is set by the server; kubectl delete workload --cascade=orphan asks for it")}
+		"is set by the server; use kubectl delete workload --cascade=orphan")}
 }
 
 // controls reports whether the controller makes the request.

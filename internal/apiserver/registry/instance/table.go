@@ -17,9 +17,9 @@ var table = store.Table[*rik.Instance]{
 	Columns: []metav1.TableColumnDefinition{
 		store.Name(),
 		store.Column("Workload", "string", "Workload that it runs."),
-		store.Column("Ready", "string", "Ready containers of all."),
-		store.Column("Status", "string", "Its phase, or what keeps it from running."),
-		store.Column("Restarts", "string", "Starts of containers after the first; of init containers while they are at work."),
+		store.Column("Ready", "string", "Ready containers and all containers."),
+		store.Column("Status", "string", "Its phase, or the reason why it does not run."),
+		store.Column("Restarts", "string", "Restarts of its containers, or of its init containers while they run."),
 		store.Age(),
 		store.Wide("Node", "string", "Node that it is bound to."),
 		store.Wide("Address", "string", "Its own address."),

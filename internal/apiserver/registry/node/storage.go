@@ -80,7 +80,7 @@ var table = store.Table[*rik.Node]{
 		store.Age(),
 		store.Column("Version", "string", "Version of its agent."),
 		store.Column("Internal-IP", "string", "Its address inside the cluster."),
-		store.Wide("External-IP", "string", "Its address for the outside."),
+		store.Wide("External-IP", "string", "Its address outside the cluster."),
 		store.Wide("OS", "string", "Its distribution."),
 		store.Wide("Kernel", "string", "Version of its kernel."),
 		store.Wide("Runtime", "string", "Its default OCI runtime."),

@@ -72,7 +72,7 @@ func Find[T Object](ctx context.Context, s *genericregistry.Store, index, value 
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		object, ok := obj.(T)
 		if !ok {
-			return fmt.Errorf("programmer error: %T in a list of another type", obj)
+			return fmt.Errorf("programmer error: a list has an item of type %T", obj)
 		}
 		out = append(out, object)
 		return nil

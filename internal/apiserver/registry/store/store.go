@@ -70,7 +70,7 @@ func New[T Object](getter generic.RESTOptionsGetter, o Options[T]) (*genericregi
 		options.TriggerFunc = storage.IndexerFuncs{o.Indexed: func(obj runtime.Object) string { return o.IndexedValue(obj.(T)) }}
 	}
 	if err := s.CompleteWithOptions(options); err != nil {
-		return nil, fmt.Errorf("making the storage of %s: %w", o.Plural, err)
+		return nil, fmt.Errorf("creating the storage of %s: %w", o.Plural, err)
 	}
 	return s, nil
 }
@@ -165,7 +165,7 @@ func (s *Status) Update(ctx context.Context, name string, info rest.UpdatedObjec
 		resource := s.store.DefaultQualifiedResource
 		resource.Resource += "/status"
 		return nil, false, apierrors.NewForbidden(resource, name,
-			errors.New("only rik's controller and administrators (the group system:masters) write the status of what is rik's"))
+			errors.New("only rik's controller and administrators (the group system:masters) may write the status of rik's objects"))
 	}
 	return s.store.Update(ctx, name, info, create, update, false, options)
 }

@@ -120,7 +120,7 @@ func validateCascade(w *rik.Workload) field.ErrorList {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(field.NewPath("metadata", "annotations").Key(rikv1alpha1.AnnotationCascade),
-		"is set by the server during a deletion; kubectl delete --cascade=orphan asks for it")}
+		"is set by the server during a deletion; use kubectl delete --cascade=orphan")}
 }
 
 var statusStrategy = store.NewStrategy(store.Rules[*rik.Workload]{
@@ -226,7 +226,7 @@ func Permit(ctx context.Context, a authorizer.Authorizer, resource schema.GroupR
 			Resource: "workloads", ResourceRequest: true,
 		})
 		if err != nil && decision != authorizer.DecisionAllow {
-			return apierrors.NewInternalError(fmt.Errorf("asking whether the workload may be privileged: %w", err))
+			return apierrors.NewInternalError(fmt.Errorf("checking whether the workload may be privileged: %w", err))
 		}
 		if decision == authorizer.DecisionAllow {
 			return nil
@@ -237,24 +237,24 @@ func Permit(ctx context.Context, a authorizer.Authorizer, resource schema.GroupR
 		fields = append(fields, n.Field+" ("+n.Detail+")")
 	}
 	return apierrors.NewForbidden(resource, name, fmt.Errorf(
-		"%s: only administrators, or those who may use the verb %q on workloads.rik.dev for namespace %q, may write this",
+		"%s: only administrators and users who may use the verb %q on workloads.rik.dev for namespace %q may set this field",
 		strings.Join(fields, ", "), VerbPrivileged, namespace))
 }
 
 var table = store.Table[*rik.Workload]{
 	Columns: []metav1.TableColumnDefinition{
 		store.Name(),
-		store.Column("Kind", "string", "What an instance is made of: Pod, Function or App."),
-		store.Column("Deploy", "string", "Who starts instances: Manual or Automatic."),
-		store.Column("Ready", "string", "Ready instances of those that there should be."),
+		store.Column("Kind", "string", "Kind of its instances: Pod, Function or App."),
+		store.Column("Deploy", "string", "How instances start: Manual or Automatic."),
+		store.Column("Ready", "string", "Ready instances and requested instances."),
 		store.Column("Up-to-date", "integer", "Instances of the newest revision."),
 		store.Column("Available", "integer", "Instances that are ready."),
 		store.Age(),
-		store.Wide("Address", "string", "Its virtual address, then those for the outside."),
-		store.Wide("Ports", "string", "What clients connect to; a type before it says from where."),
-		store.Wide("Images", "string", "What the containers are made from."),
+		store.Wide("Address", "string", "Its cluster IP, then its external addresses."),
+		store.Wide("Ports", "string", "Ports that clients connect to; the type before a port shows from where."),
+		store.Wide("Images", "string", "Images of the containers."),
 		store.Wide("Selector", "string", "Label selector of the instances."),
-		store.Wide("Revision", "string", "Newest revision."),
+		store.Wide("Revision", "string", "Current revision."),
 	},
 	Row: func(w *rik.Workload, now time.Time) []any {
 		wanted := w.Status.Replicas

@@ -70,7 +70,7 @@ func trusted(ctx context.Context, name string) error {
 		return nil
 	}
 	return apierrors.NewForbidden(rik.Resource("workloadrevisions"), name,
-		errors.New("revisions are written by rik's controller as workloads change: change the workload"))
+		errors.New("rik's controller writes revisions when workloads change: change the workload"))
 }
 
 var strategy = store.NewStrategy(store.Rules[*rik.WorkloadRevision]{
@@ -84,7 +84,7 @@ var strategy = store.NewStrategy(store.Rules[*rik.WorkloadRevision]{
 var table = store.Table[*rik.WorkloadRevision]{
 	Columns: []metav1.TableColumnDefinition{
 		store.Name(),
-		store.Column("Workload", "string", "Workload that it is a copy of."),
+		store.Column("Workload", "string", "Workload whose spec it copies."),
 		store.Column("Revision", "integer", "Its number; the highest is the newest."),
 		store.Age(),
 	},
@@ -124,7 +124,7 @@ func (s *Storage) Ensure(ctx context.Context, w *rikv1alpha1.Workload, dryRun []
 		return s.Get(ctx, made.Name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the revision of workload %q: %w", w.Name, err)
+		return nil, fmt.Errorf("creating the revision of workload %q: %w", w.Name, err)
 	}
 	return published(obj)
 }
@@ -151,7 +151,7 @@ func (s *Storage) of(ctx context.Context, workload string) (*rik.WorkloadRevisio
 	}
 	list, ok := obj.(*rik.WorkloadRevisionList)
 	if !ok {
-		return nil, errors.New("programmer error: a list of something else")
+		return nil, errors.New("programmer error: the list is not a list of revisions")
 	}
 	return list, nil
 }

@@ -48,7 +48,7 @@ func onlyDocument(in io.Reader) ([]byte, error) {
 		}
 	}
 	if limited.N == 0 {
-		return nil, fmt.Errorf("it has more than %d bytes, which no CRD can", maxFile)
+		return nil, fmt.Errorf("it has more than %d bytes, the limit for a CRD", maxFile)
 	}
 	switch found {
 	case 0:
@@ -56,7 +56,7 @@ func onlyDocument(in io.Reader) ([]byte, error) {
 	case 1:
 		return only, nil
 	default:
-		return nil, fmt.Errorf("it holds %d documents: give a file with one CRD", found)
+		return nil, fmt.Errorf("it contains %d documents: use a file with one CRD", found)
 	}
 }
 
@@ -75,20 +75,20 @@ func says(document []byte) bool {
 func decode(document []byte) (*apiextensionsv1.CustomResourceDefinition, error) {
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, fmt.Errorf("it is neither YAML nor JSON of an object: %w", err)
+		return nil, fmt.Errorf("it is not an object in YAML or JSON: %w", err)
 	}
 	if kind.APIVersion == "" || kind.Kind == "" {
-		return nil, errors.New("it has no apiVersion and kind: it is no CRD")
+		return nil, errors.New("it has no apiVersion and kind, so it is not a CRD")
 	}
 	if want := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"); kind.GroupVersionKind() != want {
-		return nil, fmt.Errorf("it holds a %s of %s, not a %s of %s", kind.Kind, kind.APIVersion, want.Kind, want.GroupVersion())
+		return nil, fmt.Errorf("it contains a %s of %s, not a %s of %s", kind.Kind, kind.APIVersion, want.Kind, want.GroupVersion())
 	}
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(document, crd); err != nil {
 		return nil, fmt.Errorf("decoding the CRD: %w", err)
 	}
 	if crd.Spec.PreserveUnknownFields {
-		return nil, errors.New("spec.preserveUnknownFields is true, so that its schemas do not say what is kept: such a CRD cannot be compared")
+		return nil, errors.New("spec.preserveUnknownFields is true: such a CRD keeps fields that are not in its schemas, so it cannot be compared")
 	}
 	return crd, nil
 }
@@ -103,7 +103,7 @@ func sameType(before, after *apiextensionsv1.CustomResourceDefinition) error {
 		{"scope", string(before.Spec.Scope), string(after.Spec.Scope)},
 	} {
 		if fact.old != fact.new {
-			differs = append(differs, fmt.Errorf("they are not of one type: the %s is %q in OLD, and %q in NEW", fact.name, fact.old, fact.new))
+			differs = append(differs, fmt.Errorf("they are different types: the %s is %q in OLD and %q in NEW", fact.name, fact.old, fact.new))
 		}
 	}
 	return errors.Join(differs...)

@@ -81,7 +81,7 @@ func mountBase() error {
 		return err
 	}
 	if err := unix.Mount("tmpfs", root, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=1m"); err != nil {
-		return fmt.Errorf("mounting a root: %w", err)
+		return fmt.Errorf("mounting the root file system: %w", err)
 	}
 	for _, m := range baseMounts {
 		target := filepath.Join(root, m.target)
@@ -97,16 +97,16 @@ func mountBase() error {
 		return err
 	}
 	if err := unix.Mount(moduleDir, root+moduleDir, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("keeping the modules: %w", err)
+		return fmt.Errorf("moving the modules: %w", err)
 	}
 	if err := unix.Chdir(root); err != nil {
 		return err
 	}
 	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
-		return fmt.Errorf("moving the root: %w", err)
+		return fmt.Errorf("moving the root file system: %w", err)
 	}
 	if err := unix.Chroot("."); err != nil {
-		return fmt.Errorf("entering the root: %w", err)
+		return fmt.Errorf("entering the root file system: %w", err)
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making the mounts private: %w", err)
@@ -190,7 +190,7 @@ func serveChannel(server *Server) error {
 			return serveVsock(server, l)
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("no channel to the node: no virtio-serial port %q, and no vsock: %w", guest.PortName, err)
+			return fmt.Errorf("finding the channel to the node: there is no virtio-serial port %q and no vsock: %w", guest.PortName, err)
 		}
 		time.Sleep(channelInterval)
 	}

@@ -39,7 +39,7 @@ func controlCgroups() error {
 // makeCgroup creates the cgroup of one run, with its limits.
 func makeCgroup(dir string, p guest.Process) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
-		return fmt.Errorf("making a cgroup: %w", err)
+		return fmt.Errorf("creating a cgroup: %w", err)
 	}
 	// A container is one unit: if it runs out of memory, all its processes are killed, as on the
 	// node.

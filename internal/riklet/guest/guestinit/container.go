@@ -28,7 +28,7 @@ type container struct {
 // Start starts a container, or a command in a running one.
 func (k *Kernel) Start(p guest.Process, stdin bool) (*Child, error) {
 	if len(p.Argv) == 0 {
-		return nil, fmt.Errorf("%w: no command was given", guest.ErrNotRunnable)
+		return nil, fmt.Errorf("%w: the command is empty", guest.ErrNotRunnable)
 	}
 	if err := validName("container", p.Container); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (k *Kernel) prepare(p guest.Process) (*container, order, error) {
 		return nil, order{}, errors.New("this guest is not configured yet")
 	}
 	if _, ok := k.containers[p.Container]; ok {
-		return nil, order{}, fmt.Errorf("the container %q runs already", p.Container)
+		return nil, order{}, fmt.Errorf("the container %q already runs", p.Container)
 	}
 	image, err := k.mountImage(p.Root)
 	if err != nil {

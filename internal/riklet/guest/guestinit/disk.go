@@ -62,7 +62,7 @@ func lookForDisk(d guest.Disk, sys string) (string, error) {
 	if serials == 0 && d.Index >= 0 && d.Index < len(disks) {
 		return filepath.Join("/dev", filepath.Base(disks[d.Index])), nil
 	}
-	return "", fmt.Errorf("no disk %q among the %d of this machine", d.ID, len(disks))
+	return "", fmt.Errorf("this machine has no disk %q among its %d", d.ID, len(disks))
 }
 
 // mountScratch mounts the file system for volumes and the writable layers of containers: the
@@ -73,7 +73,7 @@ func mountScratch(id string) error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV
 	if id == "" {
 		if err := unix.Mount("tmpfs", scratchDir, "tmpfs", flags, "mode=0700"); err != nil {
-			return fmt.Errorf("making a file system in memory: %w", err)
+			return fmt.Errorf("creating a file system in memory: %w", err)
 		}
 		return scratchDirs()
 	}

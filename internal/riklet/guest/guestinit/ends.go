@@ -111,7 +111,7 @@ const (
 func command(control *os.File, o order) (*os.File, error) {
 	defer control.Close()
 	if err := wire.WriteLine(control, o); err != nil {
-		return nil, fmt.Errorf("ordering a process: %w", err)
+		return nil, fmt.Errorf("sending the process to start: %w", err)
 	}
 	var tty *os.File
 	for {

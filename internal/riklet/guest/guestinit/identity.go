@@ -93,7 +93,7 @@ func (i identity) take(names []string, newPrivs bool) error {
 	// A user other than root has lost all capabilities by now.
 	if i.uid == 0 {
 		if err := setCapabilities(keep); err != nil {
-			return fmt.Errorf("giving up capabilities: %w", err)
+			return fmt.Errorf("dropping capabilities: %w", err)
 		}
 	}
 	if newPrivs {
@@ -113,10 +113,10 @@ func (i identity) setIDs() error {
 	}
 	gid, uid := uintptr(i.gid), uintptr(i.uid) //nolint:gosec // numbers of accounts
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid); errno != 0 {
-		return fmt.Errorf("becoming group %d: %w", i.gid, errno)
+		return fmt.Errorf("switching to group %d: %w", i.gid, errno)
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uid, uid, uid); errno != 0 {
-		return fmt.Errorf("becoming user %d: %w", i.uid, errno)
+		return fmt.Errorf("switching to user %d: %w", i.uid, errno)
 	}
 	return nil
 }

@@ -160,7 +160,7 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 	if running.PID() != 7 {
 		t.Errorf("PID() = %d, want the old one", running.PID())
 	}
-	if _, err := g.Run(t.Context(), kept, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "no such process") {
+	if _, err := g.Run(t.Context(), kept, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "this process does not run") {
 		t.Errorf("what is joined can be joined again: %v", err)
 	}
 	process.exit(3)
@@ -221,7 +221,7 @@ func TestWhatNobodyJoinsEndsWithTheNextSession(t *testing.T) {
 	defer cancel()
 	for {
 		if _, err := g.Run(ctx, guest.Process{Container: "main", Kept: true}, guest.Streams{}); err != nil {
-			if !strings.Contains(err.Error(), "no such process") {
+			if !strings.Contains(err.Error(), "this process does not run") {
 				t.Error(err)
 			}
 			return

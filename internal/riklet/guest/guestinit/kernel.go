@@ -50,7 +50,7 @@ func (k *Kernel) Configure(c guest.Config) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.configured {
-		return errors.New("this guest is configured already")
+		return errors.New("this guest is already configured")
 	}
 	// Set the clock first, because files that are written later carry the time.
 	if err := errors.Join(setClock(c.Time), addEntropy(c.Entropy)); err != nil {
@@ -68,7 +68,7 @@ func (k *Kernel) Configure(c guest.Config) error {
 	}
 	for _, v := range c.Volumes {
 		if err := makeVolume(v); err != nil {
-			return fmt.Errorf("making the volume %q: %w", v.Name, err)
+			return fmt.Errorf("creating the volume %q: %w", v.Name, err)
 		}
 	}
 	k.configured = true
@@ -189,7 +189,7 @@ var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,251}[a-z0-9])?$`)
 
 func validName(what, s string) error {
 	if !name.MatchString(s) {
-		return fmt.Errorf("%q is not a name for a %s", s, what)
+		return fmt.Errorf("%q is not a valid name of a %s", s, what)
 	}
 	return nil
 }

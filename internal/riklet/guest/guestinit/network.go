@@ -39,10 +39,10 @@ func configureNetwork(interfaces []guest.Interface) error {
 		return fmt.Errorf("bringing up the loopback interface: %w", err)
 	}
 	if err := os.WriteFile(pingGroups, []byte("0 2147483647"), 0); err != nil {
-		return fmt.Errorf("letting every group ping: %w", err)
+		return fmt.Errorf("allowing ping for all groups: %w", err)
 	}
 	if err := os.WriteFile(lowestPort, []byte("0"), 0); err != nil {
-		return fmt.Errorf("letting every user listen on low ports: %w", err)
+		return fmt.Errorf("allowing low ports for all users: %w", err)
 	}
 	taken := map[int]bool{}
 	for _, i := range interfaces {
@@ -125,12 +125,12 @@ func configureLink(link netlink.Link, i guest.Interface) error {
 		return err
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
-		return fmt.Errorf("bringing it up: %w", err)
+		return fmt.Errorf("setting it up: %w", err)
 	}
 	if i.Address.IsValid() {
 		address := &netlink.Addr{IPNet: ipNet(i.Address), Flags: nodad(i.Address)}
 		if err := netlink.AddrReplace(link, address); err != nil {
-			return fmt.Errorf("giving it the address %s: %w", i.Address, err)
+			return fmt.Errorf("adding the address %s: %w", i.Address, err)
 		}
 	}
 	return route(link, i)

@@ -26,12 +26,12 @@ func makeRoot(o order) error {
 	}
 	// With its own cgroup namespace, a container sees only its own cgroup.
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
-		return fmt.Errorf("making a cgroup namespace: %w", err)
+		return fmt.Errorf("creating a cgroup namespace: %w", err)
 	}
 	merged := filepath.Join(o.Dir, "root")
 	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", o.Image, filepath.Join(o.Dir, "upper"), filepath.Join(o.Dir, "work"))
 	if err := unix.Mount("overlay", merged, "overlay", unix.MS_NODEV, layers); err != nil {
-		return fmt.Errorf("mounting the root: %w", err)
+		return fmt.Errorf("mounting the root file system: %w", err)
 	}
 	fd, err := unix.Open(merged, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -44,7 +44,7 @@ func makeRoot(o order) error {
 	}
 	if o.Process.ReadOnlyRoot {
 		if err := unix.Mount("", merged, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NODEV, ""); err != nil {
-			return fmt.Errorf("making the root read-only: %w", err)
+			return fmt.Errorf("making the root file system read-only: %w", err)
 		}
 	}
 	return pivot(merged)
@@ -72,10 +72,10 @@ func pivot(root string) error {
 		return err
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("entering the root: %w", err)
+		return fmt.Errorf("entering the root file system: %w", err)
 	}
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("leaving the old root: %w", err)
+		return fmt.Errorf("unmounting the old root file system: %w", err)
 	}
 	return unix.Chdir("/")
 }
@@ -212,7 +212,7 @@ func (b rootBuilder) hideKernel() error {
 	defer unix.Close(null)
 	for _, p := range hidden {
 		if err := b.hide(p, null); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("hiding %s: %w", p, err)
+			return fmt.Errorf("masking %s: %w", p, err)
 		}
 	}
 	for _, p := range frozen {
@@ -248,7 +248,7 @@ func (b rootBuilder) freeze(p string) error {
 func (b rootBuilder) mountAt(target, source, kind string, flags uintptr, data string) error {
 	fd, err := b.openOrMake(target, false, 0o755)
 	if err != nil {
-		return fmt.Errorf("making %s: %w", target, err)
+		return fmt.Errorf("creating %s: %w", target, err)
 	}
 	defer unix.Close(fd)
 	if err := unix.Mount(source, fdPath(fd), kind, flags, data); err != nil {
@@ -262,7 +262,7 @@ func (b rootBuilder) mountAt(target, source, kind string, flags uintptr, data st
 func (b rootBuilder) bind(source int, target string, attributes uint64) error {
 	fd, err := b.openOrMake(target, !isDir(source), 0o755)
 	if err != nil {
-		return fmt.Errorf("making %s: %w", target, err)
+		return fmt.Errorf("creating %s: %w", target, err)
 	}
 	defer unix.Close(fd)
 	if err := moveTree(source, fd, attributes); err != nil {
@@ -371,7 +371,7 @@ func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 // validTarget checks that a path may be a mount point. It must not be the root itself.
 func validTarget(target string) error {
 	if !strings.HasPrefix(target, "/") || path.Clean(target) == "/" {
-		return fmt.Errorf("%q is no place for a volume", target)
+		return fmt.Errorf("a volume cannot be mounted at %q", target)
 	}
 	return nil
 }

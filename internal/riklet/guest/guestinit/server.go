@@ -15,7 +15,7 @@ import (
 )
 
 // errNoRun is returned for a run that has ended or never existed.
-var errNoRun = errors.New("no such process runs")
+var errNoRun = errors.New("this process does not run")
 
 // Server serves a Machine to one node, one session after the other.
 type Server struct {
@@ -45,7 +45,7 @@ func (s *Server) Serve(conn io.ReadWriteCloser) error {
 	mux, err := wire.Init(conn)
 	if err != nil {
 		_ = conn.Close()
-		return fmt.Errorf("beginning a session: %w", err)
+		return fmt.Errorf("starting a session: %w", err)
 	}
 	var streams sync.WaitGroup
 	for {
@@ -133,7 +133,7 @@ func (s *Server) once(conn net.Conn, r guest.Request) (guest.Answer, error) {
 	case guest.OpResize:
 		return guest.Answer{}, s.with(r.Run, func(c *Child) error { return resize(c.TTY, r.Size) })
 	}
-	return guest.Answer{}, fmt.Errorf("this init does not know the operation %q", r.Op)
+	return guest.Answer{}, fmt.Errorf("this guest init does not support the operation %q", r.Op)
 }
 
 // with calls f for a running process. It is not an error if the process has ended.

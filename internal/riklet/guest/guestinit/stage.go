@@ -97,7 +97,7 @@ func become(control *os.File, o order) error {
 		return err
 	}
 	if p.NonRoot && who.uid == 0 {
-		return fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set a user, or use an image that names one", p.User)
+		return fmt.Errorf("runAsNonRoot is set, and the container would run as root (user %q): set runAsUser, or use an image with a user", p.User)
 	}
 	if p.TTY {
 		if err := openTerminal(control, who.uid, p.Size); err != nil {
@@ -230,17 +230,17 @@ func openTerminal(control *os.File, uid int, size guest.Size) error {
 	slave := int(peer) //nolint:gosec // a descriptor
 	if size != (guest.Size{}) {
 		if err := unix.IoctlSetWinsize(slave, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width}); err != nil {
-			return fmt.Errorf("sizing the terminal: %w", err)
+			return fmt.Errorf("setting the size of the terminal: %w", err)
 		}
 	}
 	if err := unix.Fchown(slave, uid, -1); err != nil {
-		return fmt.Errorf("giving away the terminal: %w", err)
+		return fmt.Errorf("setting the owner of the terminal: %w", err)
 	}
 	if err := unix.IoctlSetInt(slave, unix.TIOCSCTTY, 0); err != nil {
-		return fmt.Errorf("taking the terminal: %w", err)
+		return fmt.Errorf("setting the controlling terminal: %w", err)
 	}
 	if err := unix.Sendmsg(int(control.Fd()), []byte{ttyByte}, unix.UnixRights(master), nil, 0); err != nil { //nolint:gosec // a descriptor
-		return fmt.Errorf("handing over the terminal: %w", err)
+		return fmt.Errorf("sending the terminal: %w", err)
 	}
 	for fd := range 3 {
 		if err := unix.Dup3(slave, fd, 0); err != nil {

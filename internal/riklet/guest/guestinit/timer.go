@@ -54,14 +54,14 @@ func validateTimer(parameters, list string) error {
 		name, multiplier, shift := clockEventDevice(device)
 		switch {
 		case name == "<NULL>":
-			return errors.New("the kernel has given up its timer, which it measured " + guest.HeldUp)
+			return errors.New("the kernel has switched off its timer, which it measured " + guest.HeldUp)
 		case name != "lapic":
 			continue
 		}
 		// The kernel computes ns * mult >> shift for a timeout (clockevents_program_event).
 		is := multiplier * 1e9 / math.Exp2(shift)
 		if is < timerLeast*want || is > timerMost*want {
-			return fmt.Errorf("the kernel has measured its timer to run at %.0f Hz, %s: it runs at %.0f", is, guest.HeldUp, want)
+			return fmt.Errorf("the kernel has measured its timer at %.0f Hz, %s: it runs at %.0f Hz", is, guest.HeldUp, want)
 		}
 	}
 	return nil

@@ -44,7 +44,7 @@ func makeVolume(v guest.Volume) error {
 			options = "mode=0755"
 		}
 		if err := unix.Mount("tmpfs", dir, "tmpfs", flags, options); err != nil {
-			return fmt.Errorf("mounting memory: %w", err)
+			return fmt.Errorf("mounting a file system in memory: %w", err)
 		}
 		if v.Projected || len(v.Files) > 0 {
 			return publish(dir, v.Files)

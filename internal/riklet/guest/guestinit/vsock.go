@@ -16,7 +16,7 @@ func listenVsock(port uint32) (int, error) {
 	}
 	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("making a vsock socket: %w", err)
+		return -1, fmt.Errorf("creating a vsock socket: %w", err)
 	}
 	err = unix.Bind(fd, &unix.SockaddrVM{CID: unix.VMADDR_CID_ANY, Port: port})
 	if err == nil {
@@ -39,7 +39,7 @@ func haveVsock() error {
 	defer f.Close()
 	cid, err := unix.IoctlGetUint32(int(f.Fd()), unix.IOCTL_VM_SOCKETS_GET_LOCAL_CID) //nolint:gosec // a descriptor
 	if err != nil {
-		return fmt.Errorf("asking for the vsock address: %w", err)
+		return fmt.Errorf("reading the vsock address: %w", err)
 	}
 	if cid <= unix.VMADDR_CID_HOST || cid == unix.VMADDR_CID_ANY {
 		return errors.New("no vsock device")
@@ -56,7 +56,7 @@ func serveVsock(server *Server, listener int) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("accepting the node: %w", err)
+			return fmt.Errorf("accepting a connection of the node: %w", err)
 		}
 		conn := os.NewFile(uintptr(fd), "vsock") //nolint:gosec // a descriptor
 		if vm, ok := from.(*unix.SockaddrVM); !ok || vm.CID != unix.VMADDR_CID_HOST {

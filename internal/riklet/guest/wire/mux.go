@@ -85,11 +85,11 @@ func (g *guard) check() error {
 	flags := binary.BigEndian.Uint16(g.header[2:])
 	switch {
 	case version != 0:
-		return fmt.Errorf("%w: version %d of the multiplexer", ErrProtocol, version)
+		return fmt.Errorf("%w: unknown version %d of the multiplexer", ErrProtocol, version)
 	case kind != muxData && kind != muxWindow && kind != muxAway:
-		return fmt.Errorf("%w: a frame of kind %d of the multiplexer", ErrProtocol, kind)
+		return fmt.Errorf("%w: unknown frame of kind %d of the multiplexer", ErrProtocol, kind)
 	case flags&muxSYN != 0:
-		return fmt.Errorf("%w: the guest opens a stream", ErrProtocol)
+		return fmt.Errorf("%w: the guest opened a stream", ErrProtocol)
 	}
 	if kind == muxData {
 		g.body = binary.BigEndian.Uint32(g.header[8:])

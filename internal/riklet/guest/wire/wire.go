@@ -27,7 +27,7 @@ const (
 )
 
 // ErrProtocol is returned if the other end violates the protocol.
-var ErrProtocol = errors.New("the guest does not keep to the protocol")
+var ErrProtocol = errors.New("the guest violates the protocol")
 
 // Kind is the kind of a frame.
 type Kind byte
@@ -54,7 +54,7 @@ func WriteLine(w io.Writer, v any) error {
 		return fmt.Errorf("encoding a message: %w", err)
 	}
 	if len(text) >= MaxMessage {
-		return fmt.Errorf("a message of %d bytes is too long: the most is %d", len(text), MaxMessage)
+		return fmt.Errorf("a message of %d bytes is too long: the limit is %d", len(text), MaxMessage)
 	}
 	_, err = w.Write(append(text, '\n'))
 	return err
@@ -68,7 +68,7 @@ func ReadLine(r io.Reader, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("%w: not the JSON that was expected: %w", ErrProtocol, err)
+		return fmt.Errorf("%w: unexpected JSON: %w", ErrProtocol, err)
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func readLine(r io.Reader, limit int) ([]byte, error) {
 // WriteFrame writes one frame with one call.
 func WriteFrame(w io.Writer, kind Kind, content []byte) error {
 	if len(content) > MaxMessage {
-		return fmt.Errorf("a frame of %d bytes is too long: the most is %d", len(content), MaxMessage)
+		return fmt.Errorf("a frame of %d bytes is too long: the limit is %d", len(content), MaxMessage)
 	}
 	frame := make([]byte, headerSize, headerSize+len(content))
 	frame[0] = byte(kind)
@@ -170,7 +170,7 @@ func (r *Reader) JSON(v any) error {
 		return err
 	}
 	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("%w: not the JSON that was expected: %w", ErrProtocol, err)
+		return fmt.Errorf("%w: unexpected JSON: %w", ErrProtocol, err)
 	}
 	return nil
 }

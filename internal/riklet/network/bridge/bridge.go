@@ -20,7 +20,7 @@ import (
 )
 
 // ErrForeign is returned if a device has one of rik's names but was not created by rik.
-var ErrForeign = errors.New("a device that rik did not make has its name")
+var ErrForeign = errors.New("another device has the name of a device of rik")
 
 // Bridge creates and removes the devices of the network namespace in which New was called, from
 // any thread. Its methods may be called from any goroutine.
@@ -79,7 +79,7 @@ func (b *Bridge) find() (netlink.Link, error) {
 		return nil, nil //nolint:nilnil // there is none, and that is no error
 	}
 	if err != nil {
-		return nil, fmt.Errorf("looking for %s: %w", b.name, err)
+		return nil, fmt.Errorf("looking up %s: %w", b.name, err)
 	}
 	if !ours(link) {
 		return nil, fmt.Errorf("%w: %s (a %s); remove or rename it", ErrForeign, b.name, link.Type())
@@ -138,7 +138,7 @@ func (b *Bridge) create(p Plan) (netlink.Link, error) {
 	snooping := false
 	link := &netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &snooping}
 	if err := b.handle.LinkAdd(link); err != nil {
-		return nil, fmt.Errorf("making %s: %w", p.Name, err)
+		return nil, fmt.Errorf("creating %s: %w", p.Name, err)
 	}
 	return b.find()
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // ErrClash is returned if the host uses a range of the cluster.
-var ErrClash = errors.New("the host uses addresses of the cluster")
+var ErrClash = errors.New("the host uses addresses of the cluster's ranges")
 
 // RouteProtocol marks the routes that rik adds to the node's main table (see rt_protos in
 // iproute2; 62 is not registered).
@@ -73,7 +73,7 @@ func Clash(bridge string, claims []Claim, host []Use) error {
 			if !c.Prefix.IsValid() || u.Prefix.Bits() < shortestUse || u.ours(bridge) || u.yields(c.Prefix) || !c.Prefix.Overlaps(u.Prefix) {
 				continue
 			}
-			pair := fmt.Sprintf("%s %s overlaps with %s (choose another with %s)", c.What, c.Prefix, u, c.Flag)
+			pair := fmt.Sprintf("%s %s overlaps with %s; choose another range with %s", c.What, c.Prefix, u, c.Flag)
 			if !seen[pair] {
 				seen[pair] = true
 				pairs = append(pairs, pair)

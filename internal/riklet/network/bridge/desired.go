@@ -46,7 +46,7 @@ type Sysctl struct{ Path, Value string }
 func Desired(name string, s Settings) (Plan, error) {
 	pool, err := ipam.New(s.PodCIDR)
 	if err != nil {
-		return Plan{}, fmt.Errorf("the node's range: %w", err)
+		return Plan{}, fmt.Errorf("the node's pod CIDR: %w", err)
 	}
 	gateway := pool.Gateway()
 	return Plan{

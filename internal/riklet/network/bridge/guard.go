@@ -114,7 +114,7 @@ func (b *Bridge) gate(link netlink.Link) error {
 		LinkIndex: link.Attrs().Index, Handle: ingress, Parent: netlink.HANDLE_INGRESS,
 	}}
 	if err := b.handle.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("adding an ingress to %s (has the kernel CONFIG_NET_SCH_INGRESS?): %w", link.Attrs().Name, err)
+		return fmt.Errorf("adding an ingress qdisc to %s (the kernel needs CONFIG_NET_SCH_INGRESS): %w", link.Attrs().Name, err)
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (b *Bridge) guard(link netlink.Link, address netip.Addr) error {
 	options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
 	request.AddData(options)
 	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("filtering what comes from %s (has the kernel CONFIG_NET_CLS_BPF?): %w", link.Attrs().Name, err)
+		return fmt.Errorf("adding a packet filter to %s (the kernel needs CONFIG_NET_CLS_BPF): %w", link.Attrs().Name, err)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (b *Bridge) forget(port netlink.Link) error {
 
 func (b *Bridge) unlearn(n *netlink.Neigh) error {
 	if err := b.handle.NeighDel(n); err != nil && !errors.Is(err, unix.ENOENT) && !isNotFound(err) {
-		return fmt.Errorf("forgetting the neighbor %s: %w", n.IP, err)
+		return fmt.Errorf("removing the neighbor %s: %w", n.IP, err)
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (b *Bridge) known(bridge int) (k known, err error) {
 	}
 	k.stations, err = retried(func() ([]netlink.Neigh, error) { return b.handle.NeighList(0, unix.AF_BRIDGE) })
 	if err != nil {
-		return k, fmt.Errorf("listing the stations of %s: %w", b.name, err)
+		return k, fmt.Errorf("listing the forwarding entries of %s: %w", b.name, err)
 	}
 	return k, nil
 }

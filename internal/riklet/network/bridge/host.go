@@ -68,7 +68,7 @@ func (b *Bridge) LinkMTU(address netip.Addr) (int, error) {
 		}
 		link, err := b.handle.LinkByIndex(a.LinkIndex)
 		if err != nil {
-			return 0, fmt.Errorf("looking at the device of %s: %w", address, err)
+			return 0, fmt.Errorf("reading the device of %s: %w", address, err)
 		}
 		return link.Attrs().MTU, nil
 	}

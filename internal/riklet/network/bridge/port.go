@@ -96,13 +96,13 @@ const (
 // it has a carrier, up to a second. A frame sent before that would be lost, and sent again only a
 // second later. Since Linux 6.9, a query of the device makes the kernel do it at once.
 func (b *Bridge) settle(ctx context.Context, devices ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("a device does not come up"))
+	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("the device did not come up"))
 	defer cancel()
 	for _, name := range devices {
 		for {
 			link, err := b.handle.LinkByName(name)
 			if err != nil {
-				return fmt.Errorf("looking for %s: %w", name, err)
+				return fmt.Errorf("looking up %s: %w", name, err)
 			}
 			if link.Attrs().OperState == netlink.OperUp {
 				break
@@ -127,10 +127,10 @@ func (b *Bridge) attach(w Wire, namespace *os.File) error {
 		}
 		link, err = b.pair(w, namespace)
 		if err != nil {
-			return fmt.Errorf("making the device %s: %w", Device(w.UID), err)
+			return fmt.Errorf("creating the device %s: %w", Device(w.UID), err)
 		}
 	} else if err != nil {
-		return fmt.Errorf("making the device %s: %w", Device(w.UID), err)
+		return fmt.Errorf("creating the device %s: %w", Device(w.UID), err)
 	}
 	if err := b.outside(w, link); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (b *Bridge) outside(w Wire, link netlink.Link) error {
 		return err
 	}
 	if bridge == nil {
-		return fmt.Errorf("the bridge %s is gone", b.name)
+		return fmt.Errorf("the bridge %s does not exist any more", b.name)
 	}
 	if err := b.join(link, bridge.Attrs().Index, w.Address); err != nil {
 		return fmt.Errorf("adding %s to %s: %w", name, b.name, err)
@@ -195,14 +195,14 @@ func configure(w Wire) error {
 	defer handle.Close()
 	link, err := handle.LinkByName(inside)
 	if err != nil {
-		return fmt.Errorf("looking for %s: %w", inside, err)
+		return fmt.Errorf("looking up %s: %w", inside, err)
 	}
 	address := netip.PrefixFrom(w.Address, w.Address.BitLen())
 	if err := handle.AddrAdd(link, &netlink.Addr{IPNet: netOf(address)}); err != nil {
 		return fmt.Errorf("adding %s: %w", address, err)
 	}
 	if err := handle.LinkSetUp(link); err != nil {
-		return fmt.Errorf("bringing %s up: %w", inside, err)
+		return fmt.Errorf("setting %s up: %w", inside, err)
 	}
 	// ARP does not change the gateway's entry and is not needed.
 	if err := handle.NeighSet(neighbor(link.Attrs().Index, w.Gateway)); err != nil {
@@ -211,7 +211,7 @@ func configure(w Wire) error {
 	// The gateway is in no network of the instance, so the route needs the flag onlink.
 	route := netlink.Route{LinkIndex: link.Attrs().Index, Gw: w.Gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}
 	if err := handle.RouteAdd(&route); err != nil {
-		return fmt.Errorf("adding the route by way of %s: %w", w.Gateway, err)
+		return fmt.Errorf("adding the route through %s: %w", w.Gateway, err)
 	}
 	return nil
 }
@@ -276,7 +276,7 @@ func (b *Bridge) Detach(ctx context.Context, uid string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for the device of instance %s: %w", uid, err)
+		return fmt.Errorf("looking up the device of instance %s: %w", uid, err)
 	}
 	if owner, _, ok := readAlias(b.name, link.Attrs().Alias); link.Type() != "veth" || (ok && owner != uid) || (!ok && link.Attrs().Alias != "") {
 		return fmt.Errorf("%w: %s (a %s, marked %q)", ErrForeign, link.Attrs().Name, link.Type(), link.Attrs().Alias)

@@ -55,7 +55,7 @@ func TestClash(t *testing.T) {
 	t.Parallel()
 	claims := []Claim{
 		{netip.MustParsePrefix("10.62.7.0/24"), "this node's range", "--cluster-cidr"},
-		{netip.MustParsePrefix("10.63.0.0/16"), "the range of virtual addresses", "--service-cidr"},
+		{netip.MustParsePrefix("10.63.0.0/16"), "the range of cluster IPs", "--service-cidr"},
 		{netip.Prefix{}, "nothing", "--none"},
 	}
 	address := use("10.63.4.5/24", "eth0")
@@ -79,7 +79,7 @@ func TestClash(t *testing.T) {
 		{"a smaller route through a gateway", []Use{beyondLink("10.63.9.0/24", "eth0")}, []string{"10.63.9.0/24 on eth0"}},
 		{"a larger network of an address", []Use{{Prefix: netip.MustParsePrefix("10.0.0.5/8"), Device: "tun0", Address: true, Beyond: true}}, []string{"10.0.0.5/8 on tun0"}},
 		{"an address", []Use{address}, []string{"the address 10.63.4.5/24 on eth0", "--service-cidr"}},
-		{"a blackhole", []Use{beyondLink("10.62.7.0/25", "")}, []string{"the route to 10.62.7.0/25 (choose"}},
+		{"a blackhole", []Use{beyondLink("10.62.7.0/25", "")}, []string{"the route to 10.62.7.0/25; choose"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

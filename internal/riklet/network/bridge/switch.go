@@ -39,7 +39,7 @@ func NewSwitch(b *Bridge, log *slog.Logger) *Switch {
 	return &Switch{bridge: b, log: log, freed: map[string]bool{}, trouble: errUntold}
 }
 
-var errUntold = fmt.Errorf("%w: it was not told its addresses yet", instance.ErrNetworkNotReady)
+var errUntold = fmt.Errorf("%w: the controller has not sent its address range yet", instance.ErrNetworkNotReady)
 
 // Ready implements instance.Network.
 func (s *Switch) Ready() error {
@@ -87,7 +87,7 @@ func (s *Switch) configure(ctx context.Context, settings Settings) (Plan, *ipam.
 		return plan, nil, err
 	}
 	if changed {
-		s.log.Info("bridge was set up", "bridge", plan.Name, "address", plan.Gateway, "mtu", plan.MTU)
+		s.log.Info("the bridge of the instances was set up", "bridge", plan.Name, "address", plan.Gateway, "mtu", plan.MTU)
 	}
 	if s.has(settings.PodCIDR) {
 		return plan, nil, nil
@@ -132,7 +132,7 @@ func (s *Switch) fill(prefix netip.Prefix) (*ipam.Pool, error) {
 			continue
 		}
 		if err := pool.Reserve(p.UID, p.Address); err != nil {
-			s.log.Warn("an instance has an address that is not the node's to give", "instance", p.UID, "err", err)
+			s.log.Warn("an instance has an address outside the pod CIDR of the node, or the address of another instance", "instance", p.UID, "err", err)
 		}
 	}
 	return pool, nil
@@ -187,7 +187,7 @@ func (s *Switch) Keep(ctx context.Context, uids []string) error {
 		if p.UID != "" && slices.Contains(uids, p.UID) {
 			continue
 		}
-		s.log.Info("disconnecting what no record knows", "instance", p.UID, "device", p.Device)
+		s.log.Info("disconnecting an instance without a record", "instance", p.UID, "device", p.Device)
 		links, gone = append(links, p.link), append(gone, p.UID)
 	}
 	if err := s.bridge.delete(links...); err != nil {

@@ -65,12 +65,12 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	var listen net.ListenConfig
 	udp, err := listen.ListenPacket(ctx, "udp", cfg.Listen.String())
 	if err != nil {
-		return nil, fmt.Errorf("answering names at %s: %w", cfg.Listen, err)
+		return nil, fmt.Errorf("serving DNS at %s: %w", cfg.Listen, err)
 	}
 	// The same port as the kernel chose.
 	tcp, err := listen.Listen(ctx, "tcp", udp.LocalAddr().String())
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("answering names at %s: %w", udp.LocalAddr(), err), udp.Close())
+		return nil, errors.Join(fmt.Errorf("serving DNS at %s: %w", udp.LocalAddr(), err), udp.Close())
 	}
 	return New(cfg, udp, tcp), nil
 }

@@ -30,7 +30,7 @@ const (
 // clientPort is where clients send queries. The node's rules redirect it to this server.
 const clientPort = 53
 
-var errNoServer = errors.New("the host has no name server to ask")
+var errNoServer = errors.New("the host has no name server")
 
 // upstream forwards queries to the host's name servers, with a cache.
 type upstream struct {
@@ -271,7 +271,7 @@ func (u *upstream) failed(open map[string]int) {
 			continue
 		}
 		if s.times == 0 {
-			u.logger.Warn("a name server of the host does not answer; the others are asked first", "server", server)
+			u.logger.Warn("a name server of the host does not answer; queries go to the others first", "server", server)
 		}
 		s.until = now.Add(min(firstPause<<min(s.times, 8), longestPause))
 		s.times++
@@ -304,7 +304,7 @@ func (u *upstream) list() []string {
 	}
 	config, err := dns.ClientConfigFromFile(u.path)
 	if err != nil {
-		u.logger.Warn("the host's name servers could not be read", "path", u.path, "err", err)
+		u.logger.Warn("reading the host's name servers failed", "path", u.path, "err", err)
 		return u.servers
 	}
 	if u.port != "" {

@@ -13,13 +13,13 @@ import (
 
 var (
 	// ErrRange is returned by New for an unusable range.
-	ErrRange = errors.New("unusable range of addresses")
+	ErrRange = errors.New("unusable address range")
 	// ErrExhausted is returned by Allocate if every address has an owner.
 	ErrExhausted = errors.New("no address is free")
 	// ErrTaken is returned by Reserve for an address of another owner.
-	ErrTaken = errors.New("address is taken")
+	ErrTaken = errors.New("address is in use")
 	// ErrOutside is returned by Reserve for an address that is not allocatable.
-	ErrOutside = errors.New("address is not one of the range")
+	ErrOutside = errors.New("address is outside the range")
 )
 
 // The prefix lengths of a range. It needs at least one address for the gateway and one to
@@ -44,13 +44,13 @@ type Pool struct {
 // gateway's.
 func New(prefix netip.Prefix) (*Pool, error) {
 	if !prefix.IsValid() || !prefix.Addr().Is4() {
-		return nil, fmt.Errorf("%w: %s: only IPv4 can be used yet", ErrRange, prefix)
+		return nil, fmt.Errorf("%w: %s: only IPv4 is supported", ErrRange, prefix)
 	}
 	if prefix != prefix.Masked() {
-		return nil, fmt.Errorf("%w: %s has bits behind its mask; %s is meant?", ErrRange, prefix, prefix.Masked())
+		return nil, fmt.Errorf("%w: %s does not begin with its first address; use %s", ErrRange, prefix, prefix.Masked())
 	}
 	if prefix.Bits() > longest || prefix.Bits() < shortest {
-		return nil, fmt.Errorf("%w: %s: its length must be between /%d and /%d", ErrRange, prefix, shortest, longest)
+		return nil, fmt.Errorf("%w: %s: the prefix length must be between /%d and /%d", ErrRange, prefix, shortest, longest)
 	}
 	size := 1 << (32 - prefix.Bits())
 	p := &Pool{

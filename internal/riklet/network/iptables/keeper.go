@@ -73,7 +73,7 @@ func (k *Keeper) apply(ctx context.Context, want Ruleset) (Changes, error) {
 	if err := k.tool.write(ctx, []byte(text.String())); err != nil {
 		// The tables before the failed one may have changed.
 		k.tables = nil
-		return Changes{}, fmt.Errorf("changing the machine's rules: %w", err)
+		return Changes{}, fmt.Errorf("writing the firewall rules: %w", err)
 	}
 	k.tables = after
 	if k.lines+want.Rules() <= fewLines {
@@ -91,7 +91,7 @@ func (k *Keeper) Look(ctx context.Context) (lost int, err error) {
 	seen := newReader()
 	if err := k.tool.read(ctx, seen.line); err != nil {
 		k.tables = nil
-		return 0, fmt.Errorf("reading the machine's rules: %w", err)
+		return 0, fmt.Errorf("reading the firewall rules: %w", err)
 	}
 	seen.finish()
 	k.lines = seen.lines

@@ -31,7 +31,7 @@ var (
 	ErrMissing = errors.New("iptables is not installed: install the package iptables, with iptables-restore and iptables-save in PATH or in /usr/sbin")
 	// ErrUnsupported is returned if the kernel, or the installed iptables, lacks a match or a
 	// target. The error that wraps it quotes the rule.
-	ErrUnsupported = errors.New("this machine's iptables or kernel lacks what a rule needs")
+	ErrUnsupported = errors.New("iptables or the kernel of this machine does not support a rule")
 )
 
 // Prefix is the start of the name of every chain of rik's: the whole name, or followed by a dash.
@@ -209,7 +209,7 @@ func (t *Tool) write(ctx context.Context, text []byte) error {
 const maxSaid = 500
 
 func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not done after %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished after %v", timeout))
 	defer cancel()
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)

@@ -33,7 +33,7 @@ const (
 )
 
 // errGone is returned if no process listens at the socket.
-var errGone = errors.New("no name server runs")
+var errGone = errors.New("the name server does not run")
 
 // Config describes the desired process.
 type Config struct {
@@ -87,7 +87,7 @@ func Ensure(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, err
 	}
 	if c, err = connect(ctx, cfg.Socket); err != nil {
-		return nil, fmt.Errorf("%w; it says in %s: %s", err, cfg.Log, lastWords(cfg.Log))
+		return nil, fmt.Errorf("%w; its log %s ends with: %s", err, cfg.Log, lastWords(cfg.Log))
 	}
 	c.watch()
 	return c, nil
@@ -109,7 +109,7 @@ func Remove(ctx context.Context, socket string) error {
 		_ = c.conn.Close()
 	}
 	if err != nil && !errors.Is(err, errGone) {
-		return fmt.Errorf("ending the name server: %w", err)
+		return fmt.Errorf("stopping the name server: %w", err)
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -130,7 +130,7 @@ func (c *Client) Close() { _ = c.conn.Close() }
 func (c *Client) send(changes *nodev1.NetworkChanges) error {
 	payload, err := proto.Marshal(changes)
 	if err != nil {
-		return fmt.Errorf("encoding the network's table: %w", err)
+		return fmt.Errorf("encoding the netmap: %w", err)
 	}
 	_ = c.conn.SetWriteDeadline(time.Now().Add(answerWithin))
 	return WriteFrame(c.conn, Table, payload)
@@ -174,7 +174,7 @@ func (c *Client) replace(address netip.Addr) ([]*os.File, error) {
 	if err != nil {
 		// The process still runs, so its PID was not reused.
 		if killed := unix.Kill(c.hello.PID, unix.SIGKILL); killed != nil {
-			return nil, fmt.Errorf("ending name server %d: %w", c.hello.PID, errors.Join(err, killed))
+			return nil, fmt.Errorf("stopping name server %d: %w", c.hello.PID, errors.Join(err, killed))
 		}
 		return nil, nil //nolint:nilerr // it was killed instead
 	}
@@ -212,7 +212,7 @@ func (c *Client) leave() ([]*os.File, error) {
 	}
 	if len(sockets) != 2 {
 		closeAll(sockets)
-		return nil, fmt.Errorf("it handed over %d sockets, want 2", len(sockets))
+		return nil, fmt.Errorf("it sent %d sockets instead of 2", len(sockets))
 	}
 	return sockets, nil
 }
@@ -244,13 +244,13 @@ func bindTo(ctx context.Context, address netip.AddrPort) ([]*os.File, netip.Addr
 	}}
 	udp, err := config.ListenPacket(ctx, "udp", address.String())
 	if err != nil {
-		return nil, address, fmt.Errorf("answering names at %s: %w", address, err)
+		return nil, address, fmt.Errorf("serving DNS at %s: %w", address, err)
 	}
 	defer udp.Close()
 	address = udp.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:forcetypeassert // it listens on UDP
 	tcp, err := config.Listen(ctx, "tcp", address.String())
 	if err != nil {
-		return nil, address, fmt.Errorf("answering names at %s: %w", address, err)
+		return nil, address, fmt.Errorf("serving DNS at %s: %w", address, err)
 	}
 	defer tcp.Close()
 	first, err := udp.(*net.UDPConn).File() //nolint:forcetypeassert // it listens on UDP
@@ -315,7 +315,7 @@ func listen(ctx context.Context, path string) (*os.File, error) {
 // programOf identifies the file that a command line runs.
 func programOf(command []string) (string, error) {
 	if len(command) == 0 {
-		return "", errors.New("no program is named")
+		return "", errors.New("the program is not set")
 	}
 	path, err := exec.LookPath(command[0])
 	if err != nil {

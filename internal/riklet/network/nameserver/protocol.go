@@ -83,7 +83,7 @@ const maxFrame = 1 << 30
 // WriteFrame writes one frame.
 func WriteFrame(w io.Writer, kind Kind, payload []byte) error {
 	if len(payload) > maxFrame {
-		return fmt.Errorf("the table has %d bytes, more than %d", len(payload), maxFrame)
+		return fmt.Errorf("the netmap has %d bytes, and the limit is %d", len(payload), maxFrame)
 	}
 	frame := append(binary.BigEndian.AppendUint32([]byte{byte(kind)}, uint32(len(payload))), payload...) //nolint:gosec // bounded above
 	_, err := w.Write(frame)
@@ -98,7 +98,7 @@ func ReadFrame(r io.Reader) (Kind, []byte, error) {
 	}
 	size := binary.BigEndian.Uint32(header[1:])
 	if size > maxFrame {
-		return 0, nil, fmt.Errorf("a frame of %d bytes, more than %d", size, maxFrame)
+		return 0, nil, fmt.Errorf("a frame has %d bytes, and the limit is %d", size, maxFrame)
 	}
 	payload := make([]byte, size)
 	_, err := io.ReadFull(r, payload)

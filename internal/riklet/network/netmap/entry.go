@@ -31,11 +31,11 @@ func once(s string) string { return unique.Make(s).Value() }
 func decodeSettings(m *nodev1.NetworkSettings) (Settings, error) {
 	cluster, err := decodePrefix(m.GetClusterCidr())
 	if err != nil {
-		return Settings{}, fmt.Errorf("the cluster's range: %w", err)
+		return Settings{}, fmt.Errorf("the address range of instances: %w", err)
 	}
 	service, err := decodePrefix(m.GetServiceCidr())
 	if err != nil {
-		return Settings{}, fmt.Errorf("the range of virtual addresses: %w", err)
+		return Settings{}, fmt.Errorf("the range of cluster IPs: %w", err)
 	}
 	domain := strings.ToLower(strings.Trim(m.GetDomain(), "."))
 	if domain == "" {
@@ -54,11 +54,11 @@ func decodePrefix(text string) (netip.Prefix, error) {
 	case err != nil:
 		return netip.Prefix{}, err
 	case !p.Addr().Is4():
-		return netip.Prefix{}, fmt.Errorf("%s is IPv6, which rik does not give to instances yet", p)
+		return netip.Prefix{}, fmt.Errorf("%s is IPv6, which rik does not support for instances", p)
 	case p != p.Masked():
-		return netip.Prefix{}, fmt.Errorf("%s has bits behind its length; %s was meant", p, p.Masked())
+		return netip.Prefix{}, fmt.Errorf("%s does not begin with its first address, %s", p, p.Masked())
 	case p.Bits() < 4 || p.Bits() > 30:
-		return netip.Prefix{}, fmt.Errorf("%s holds too many addresses or too few", p)
+		return netip.Prefix{}, fmt.Errorf("%s has too many or too few addresses", p)
 	}
 	return p, nil
 }
@@ -92,7 +92,7 @@ func decodeAddress(text string) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	if a = a.Unmap(); a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%s is the address of no single machine", a)
+		return netip.Addr{}, fmt.Errorf("%s is not the address of a single machine", a)
 	}
 	return a, nil
 }
@@ -155,12 +155,12 @@ func decodePort(m *nodev1.ServicePort) (Port, error) {
 	switch p.Protocol {
 	case rikv1alpha1.ProtocolTCP, rikv1alpha1.ProtocolUDP, rikv1alpha1.ProtocolSCTP:
 	default:
-		return Port{}, fmt.Errorf("protocol %q is none of TCP, UDP and SCTP", p.Protocol)
+		return Port{}, fmt.Errorf("protocol %q is not TCP, UDP or SCTP", p.Protocol)
 	}
 	switch p.Type {
 	case rikv1alpha1.PortClusterIP, rikv1alpha1.PortNodePort, rikv1alpha1.PortLoadBalancer:
 	default:
-		return Port{}, fmt.Errorf("type %q is none of clusterIP, nodePort and loadBalancer", p.Type)
+		return Port{}, fmt.Errorf("type %q is not clusterIP, nodePort or loadBalancer", p.Type)
 	}
 	return p, nil
 }

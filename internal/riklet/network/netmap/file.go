@@ -33,7 +33,7 @@ func (t *Table) load() {
 		err = proto.Unmarshal(text, kept)
 	}
 	if err != nil {
-		t.cfg.Logger.Warn("what was known of the network could not be read; the controller sends it again", "path", t.cfg.Path, "err", err)
+		t.cfg.Logger.Warn("reading the saved netmap failed; the controller sends it again", "path", t.cfg.Path, "err", err)
 		return
 	}
 	t.Apply(kept)
@@ -63,14 +63,14 @@ func (t *Table) Run(ctx context.Context) error {
 // save writes the file. If that fails, the next change tries again.
 func (t *Table) save() {
 	if err := t.write(); err != nil {
-		t.cfg.Logger.Warn("what is known of the network could not be kept", "path", t.cfg.Path, "err", err)
+		t.cfg.Logger.Warn("saving the netmap failed", "path", t.cfg.Path, "err", err)
 	}
 }
 
 func (t *Table) write() error {
 	text, err := proto.Marshal(t.Snapshot().Encode())
 	if err != nil {
-		return fmt.Errorf("encoding the network's table: %w", err)
+		return fmt.Errorf("encoding the netmap: %w", err)
 	}
 	return atomicfile.Write(t.cfg.Path, text)
 }

@@ -154,21 +154,21 @@ func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
 		return p
 	}
 	tests := map[string]*nodev1.NetworkChanges{
-		"::":                        {Settings: &nodev1.NetworkSettings{ClusterCidr: "fd00::/64", ServiceCidr: "10.63.0.0/16", Domain: "d"}},
-		"overlap":                   {Settings: &nodev1.NetworkSettings{ClusterCidr: "10.63.0.0/16", ServiceCidr: "10.63.0.0/24", Domain: "d"}},
-		"domain is empty":           {Settings: &nodev1.NetworkSettings{ClusterCidr: "10.62.0.0/16", ServiceCidr: "10.63.0.0/24", Domain: "."}},
-		"too many":                  {Settings: &nodev1.NetworkSettings{ClusterCidr: "0.0.0.0/0", ServiceCidr: "10.63.0.0/24", Domain: "d"}},
-		"no name":                   {Peers: []*nodev1.Peer{{Address: "192.0.2.1"}}},
-		"unable to parse":           {Peers: []*nodev1.Peer{{Name: "n", Address: "elsewhere"}}},
-		"was meant":                 {Peers: []*nodev1.Peer{{Name: "n", PodCidr: "10.62.1.1/24"}}},
-		"of no single machine":      {Peers: []*nodev1.Peer{{Name: "n", Address: "224.0.0.1"}}},
-		"no workload":               {Services: []*nodev1.Service{{Key: &nodev1.ServiceKey{Namespace: "a"}}}},
-		"address is empty":          {Services: []*nodev1.Service{service("web", "")}},
-		"no UID":                    {Endpoints: []*nodev1.Endpoint{endpoint("", "web", "", true)}},
-		"no namespace":              {Endpoints: []*nodev1.Endpoint{{Uid: "u"}}},
-		"not between 1 and 65535":   {Services: []*nodev1.Service{service("keep", "10.63.0.1", port(1), port(0), port(65536))}},
-		"none of TCP, UDP and SCTP": {Services: []*nodev1.Service{service("keep", "10.63.0.1", port(1), bad(func(p *nodev1.ServicePort) { p.Protocol = "tcp" }))}},
-		"none of clusterIP":         {Services: []*nodev1.Service{service("keep", "10.63.0.1", port(1), bad(func(p *nodev1.ServicePort) { p.Type = "" }))}},
+		"::":                                  {Settings: &nodev1.NetworkSettings{ClusterCidr: "fd00::/64", ServiceCidr: "10.63.0.0/16", Domain: "d"}},
+		"overlap":                             {Settings: &nodev1.NetworkSettings{ClusterCidr: "10.63.0.0/16", ServiceCidr: "10.63.0.0/24", Domain: "d"}},
+		"domain is empty":                     {Settings: &nodev1.NetworkSettings{ClusterCidr: "10.62.0.0/16", ServiceCidr: "10.63.0.0/24", Domain: "."}},
+		"too many":                            {Settings: &nodev1.NetworkSettings{ClusterCidr: "0.0.0.0/0", ServiceCidr: "10.63.0.0/24", Domain: "d"}},
+		"no name":                             {Peers: []*nodev1.Peer{{Address: "192.0.2.1"}}},
+		"unable to parse":                     {Peers: []*nodev1.Peer{{Name: "n", Address: "elsewhere"}}},
+		"begin with its first address":        {Peers: []*nodev1.Peer{{Name: "n", PodCidr: "10.62.1.1/24"}}},
+		"not the address of a single machine": {Peers: []*nodev1.Peer{{Name: "n", Address: "224.0.0.1"}}},
+		"no workload":                         {Services: []*nodev1.Service{{Key: &nodev1.ServiceKey{Namespace: "a"}}}},
+		"address is empty":                    {Services: []*nodev1.Service{service("web", "")}},
+		"no UID":                              {Endpoints: []*nodev1.Endpoint{endpoint("", "web", "", true)}},
+		"no namespace":                        {Endpoints: []*nodev1.Endpoint{{Uid: "u"}}},
+		"not between 1 and 65535":             {Services: []*nodev1.Service{service("keep", "10.63.0.1", port(1), port(0), port(65536))}},
+		"not TCP, UDP or SCTP":                {Services: []*nodev1.Service{service("keep", "10.63.0.1", port(1), bad(func(p *nodev1.ServicePort) { p.Protocol = "tcp" }))}},
+		"not clusterIP":                       {Services: []*nodev1.Service{service("keep", "10.63.0.1", port(1), bad(func(p *nodev1.ServicePort) { p.Type = "" }))}},
 	}
 	for want, changes := range tests {
 		t.Run(want, func(t *testing.T) {

@@ -122,7 +122,7 @@ func (t *Table) changedLocked() {
 }
 
 func (t *Table) refused(kind, name string, err error) {
-	t.cfg.Logger.Warn("entry of the network's table makes no sense and is passed over", "kind", kind, "name", name, "err", err)
+	t.cfg.Logger.Warn("ignoring an invalid entry of the netmap", "kind", kind, "name", name, "err", err)
 }
 
 func (t *Table) applySettingsLocked(m *nodev1.NetworkSettings) bool {

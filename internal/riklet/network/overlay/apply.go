@@ -70,7 +70,7 @@ func dump[T any](list func() ([]T, error)) (all []T, err error) {
 func (k *kernel) device(want *Tunnel) (index int, err error) {
 	link, err := netlink.LinkByName(Device)
 	if err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) {
-		return 0, fmt.Errorf("looking for %s: %w", Device, err)
+		return 0, fmt.Errorf("looking up %s: %w", Device, err)
 	}
 	if link != nil {
 		vxlan, ok := link.(*netlink.Vxlan)
@@ -78,7 +78,7 @@ func (k *kernel) device(want *Tunnel) (index int, err error) {
 			return 0, nil // not rik's
 		}
 		if !ok || vxlan.VxlanId != VNI {
-			return 0, fmt.Errorf("there is a link %s that rik did not make: remove it with \"ip link delete %s\"", Device, Device)
+			return 0, fmt.Errorf("rik did not create the link %s: remove it with \"ip link delete %s\"", Device, Device)
 		}
 		if want != nil && same(vxlan, want) {
 			return link.Attrs().Index, k.settings(link, want)
@@ -107,7 +107,7 @@ func (k *kernel) create(want *Tunnel) (int, error) {
 		link.SrcAddr = want.Local.AsSlice()
 	}
 	if err := k.did(netlink.LinkAdd(link)); err != nil {
-		return 0, fmt.Errorf("making %s (VXLAN %d on UDP port %d): %w", Device, VNI, Port, portTaken(err))
+		return 0, fmt.Errorf("creating %s (VXLAN %d on UDP port %d): %w", Device, VNI, Port, portTaken(err))
 	}
 	return link.Index, k.settings(link, want)
 }
@@ -140,7 +140,7 @@ func (k *kernel) settings(link netlink.Link, want *Tunnel) error {
 // portTaken adds the next step to the error if a process has the port of the tunnels.
 func portTaken(err error) error {
 	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("a process of this machine listens on UDP port %d, which tunnels need: stop it, or have it listen on another port: %w", Port, err)
+		return fmt.Errorf("a process of this machine listens on UDP port %d, which the tunnels need: stop it, or let it listen on another port: %w", Port, err)
 	}
 	return err
 }
@@ -173,14 +173,14 @@ func (k *kernel) inner(index int, want *Tunnel) error {
 			continue
 		}
 		if err := k.did(netlink.AddrDel(link, &a)); err != nil {
-			return fmt.Errorf("taking %s from %s: %w", a.IPNet, Device, err)
+			return fmt.Errorf("removing the address %s from %s: %w", a.IPNet, Device, err)
 		}
 	}
 	if found {
 		return nil
 	}
 	if err := k.did(netlink.AddrAdd(link, &netlink.Addr{IPNet: netOf(address)})); err != nil {
-		return fmt.Errorf("giving %s the address %s: %w", Device, address, err)
+		return fmt.Errorf("adding to %s the address %s: %w", Device, address, err)
 	}
 	return nil
 }
@@ -280,7 +280,7 @@ func (k *kernel) routes(want map[netip.Prefix]netlink.Route) error {
 		w, wanted := want[to]
 		switch {
 		case r.Protocol != bridge.RouteProtocol && wanted:
-			errs = append(errs, fmt.Errorf("the host has a route of its own to %s, which are addresses of the cluster: %s", to, r))
+			errs = append(errs, fmt.Errorf("the host has its own route to %s, which belongs to the cluster's addresses: %s", to, r))
 			delete(want, to)
 		case r.Protocol != bridge.RouteProtocol:
 		case wanted && r.LinkIndex == w.LinkIndex && r.Gw.Equal(w.Gw):

@@ -38,7 +38,7 @@ func Look(name string, address netip.Addr) (Host, error) {
 	}
 	link, err := netlink.LinkByIndex(host.Link)
 	if err != nil {
-		return host, fmt.Errorf("looking at the link of %s: %w", address, err)
+		return host, fmt.Errorf("reading the link of %s: %w", address, err)
 	}
 	host.LinkName, host.MTU = link.Attrs().Name, link.Attrs().MTU
 	return host, nil
@@ -51,7 +51,7 @@ func LookBridge() (int, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("looking for %s: %w", bridge.DefaultName, err)
+		return 0, fmt.Errorf("looking up %s: %w", bridge.DefaultName, err)
 	}
 	return link.Attrs().Index, nil
 }

@@ -246,7 +246,7 @@ func TestPrivilegedOverwritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = Apply(Desired(s, host))
-		if err == nil || !strings.Contains(err.Error(), "route of its own to 10.62.2.0/24") {
+		if err == nil || !strings.Contains(err.Error(), "its own route to 10.62.2.0/24") {
 			t.Errorf("Apply() = %v, want the route named", err)
 		}
 	})
@@ -263,7 +263,7 @@ func TestPrivilegedOverwritesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = Apply(Desired(s, host))
-		if err == nil || !strings.Contains(err.Error(), "that rik did not make") {
+		if err == nil || !strings.Contains(err.Error(), "rik did not create the link") {
 			t.Errorf("Apply() over a strange link = %v", err)
 		}
 		if _, err := Apply(Plan{}); err != nil {

@@ -146,13 +146,13 @@ func usable(a netip.Addr) bool { return a.Is4() && !a.IsLoopback() }
 func refuse(p netmap.Peer, cluster netip.Prefix, own netip.Addr, taken ranges) string {
 	switch {
 	case !usable(p.Address):
-		return fmt.Sprintf("node %s has the address %s, at which others cannot reach it by IPv4", p.Name, p.Address)
+		return fmt.Sprintf("node %s has the address %s, at which other nodes cannot reach it over IPv4", p.Name, p.Address)
 	case p.Address == own:
 		return fmt.Sprintf("node %s has the address %s of this node", p.Name, p.Address)
 	case !cluster.Contains(p.PodCIDR.Addr()) || p.PodCIDR.Bits() < cluster.Bits():
-		return fmt.Sprintf("node %s has the range %s outside the cluster's, %s", p.Name, p.PodCIDR, cluster)
+		return fmt.Sprintf("node %s has the pod CIDR %s outside the cluster's range, %s", p.Name, p.PodCIDR, cluster)
 	case taken.overlap(p.PodCIDR):
-		return fmt.Sprintf("node %s has the range %s, part of which another node has", p.Name, p.PodCIDR)
+		return fmt.Sprintf("node %s has the pod CIDR %s, which overlaps with the pod CIDR of another node", p.Name, p.PodCIDR)
 	}
 	return ""
 }

@@ -135,12 +135,12 @@ func TestDesired(t *testing.T) {
 				"d 192.0.2.4 192.0.2.0/24", "e 192.0.2.1 10.62.5.0/24", "f 2001:db8::1 10.62.6.0/24", "g 192.0.2.5 10.0.0.0/8",
 			),
 			Plan{Tunnel: tunnel(), Direct: []Route{direct("10.62.2.0/24", "192.0.2.2")}, Refused: []string{
-				"node a has the range 10.62.0.0/16, part of which another node has",
-				"node c has the range 10.62.2.128/25, part of which another node has",
-				"node d has the range 192.0.2.0/24 outside the cluster's, 10.62.0.0/16",
+				"node a has the pod CIDR 10.62.0.0/16, which overlaps with the pod CIDR of another node",
+				"node c has the pod CIDR 10.62.2.128/25, which overlaps with the pod CIDR of another node",
+				"node d has the pod CIDR 192.0.2.0/24 outside the cluster's range, 10.62.0.0/16",
 				"node e has the address 192.0.2.1 of this node",
-				"node f has the address 2001:db8::1, at which others cannot reach it by IPv4",
-				"node g has the range 10.0.0.0/8 outside the cluster's, 10.62.0.0/16",
+				"node f has the address 2001:db8::1, at which other nodes cannot reach it over IPv4",
+				"node g has the pod CIDR 10.0.0.0/8 outside the cluster's range, 10.62.0.0/16",
 			}},
 		},
 	}

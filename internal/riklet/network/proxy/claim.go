@@ -23,9 +23,9 @@ type Conflict struct {
 
 // String returns a description for messages.
 func (c Conflict) String() string {
-	what := "a process of the machine has it"
+	what := "a process of the machine uses it"
 	if c.Served {
-		what = "a process of the machine listens on it in vain"
+		what = "a process of the machine listens on it, but connections go to the workload"
 	}
 	return fmt.Sprintf("%s %d of %s: %s", c.Protocol, c.Port, c.Service, what)
 }

@@ -95,8 +95,8 @@ func TestConflicts(t *testing.T) {
 		got = append(got, c.String())
 	}
 	if diff := cmp.Diff([]string{
-		"TCP 30080 of default/a: a process of the machine has it",
-		"TCP 30081 of default/b: a process of the machine listens on it in vain",
+		"TCP 30080 of default/a: a process of the machine uses it",
+		"TCP 30081 of default/b: a process of the machine listens on it, but connections go to the workload",
 	}, got); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}

@@ -165,7 +165,7 @@ func add(start uint64, at netip.AddrPort) uint64 {
 func (f *flows) forget() (uint, error) {
 	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
 	if err != nil {
-		return n, fmt.Errorf("removing flows to endpoints that are gone: %w", err)
+		return n, fmt.Errorf("removing connection tracking entries of removed endpoints: %w", err)
 	}
 	return n, nil
 }

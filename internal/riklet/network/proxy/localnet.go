@@ -77,7 +77,7 @@ func (l *localnet) open(links []string) error {
 			err = os.WriteFile(l.path(link), []byte("1"), 0o644)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("letting connections to 127.0.0.1 out at %s: %w", link, err))
+			errs = append(errs, fmt.Errorf("allowing connections from 127.0.0.1 out of %s: %w", link, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -94,7 +94,7 @@ func (l *localnet) restore() error {
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("keeping connections to 127.0.0.1 in at %s again: %w", link, err))
+			errs = append(errs, fmt.Errorf("forbidding connections from 127.0.0.1 out of %s again: %w", link, err))
 			continue
 		}
 		delete(l.opened, link)

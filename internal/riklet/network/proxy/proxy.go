@@ -63,13 +63,13 @@ type Config struct {
 func (c Config) Validate() error {
 	var errs []error
 	if c.Logger == nil {
-		errs = append(errs, errors.New("proxy: no Logger"))
+		errs = append(errs, errors.New("proxy: Logger is required"))
 	}
 	if c.Table == nil || c.Facts == nil {
-		errs = append(errs, errors.New("proxy: no Table or no Facts"))
+		errs = append(errs, errors.New("proxy: Table and Facts are required"))
 	}
 	if c.Changed == nil {
-		errs = append(errs, errors.New("proxy: no Changed"))
+		errs = append(errs, errors.New("proxy: Changed is required"))
 	}
 	if c.Interval < 0 || c.Coalesce < 0 || c.DrainPeriod < 0 {
 		errs = append(errs, errors.New("proxy: Interval, Coalesce and DrainPeriod cannot be negative"))
@@ -158,7 +158,7 @@ func earlier(a, b time.Time) time.Time {
 func (p *Proxy) report(err error) {
 	if text := err.Error(); text != p.complain {
 		p.complain = text
-		p.config.Logger.Error("the rules of the node proxy are not as they should be; it is tried again", "err", err)
+		p.config.Logger.Error("writing the rules of the node proxy failed; trying again", "err", err)
 	}
 }
 
@@ -195,7 +195,7 @@ func (p *Proxy) sync(ctx context.Context, in Input) error {
 	p.notify(conflicts(in, lost), lost)
 	if done != (iptables.Changes{}) {
 		p.changes++
-		p.config.Logger.Debug("rules changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
+		p.config.Logger.Debug("the rules of the node proxy changed", "written", done.Written, "removed", done.Removed, "jumps", done.Moved)
 	}
 	// Only now: the rules protect what this opens from unknown clients.
 	return errors.Join(p.clearOther(ctx), p.localnet.open(in.Opened), p.forget(newFlows(in, all)))
@@ -251,7 +251,7 @@ func (p *Proxy) find(ctx context.Context) error {
 	}
 	p.reserved = reservedIn(earlier)
 	p.keeper, p.other = iptables.NewKeeper(use), other
-	p.config.Logger.Info("node proxy uses iptables", "variant", string(use.Variant))
+	p.config.Logger.Info("the node proxy uses iptables", "variant", string(use.Variant))
 	return nil
 }
 
@@ -266,7 +266,7 @@ func (p *Proxy) look(ctx context.Context) {
 	case err != nil:
 		p.report(err)
 	case lost > 0:
-		p.config.Logger.Warn("somebody changed the rules of the node proxy; they are put back", "chains", lost)
+		p.config.Logger.Warn("another program changed the rules of the node proxy; restoring them", "chains", lost)
 	}
 }
 
@@ -286,7 +286,7 @@ func (p *Proxy) forget(f *flows) error {
 	}
 	p.flows = sum
 	if n > 0 {
-		p.config.Logger.Debug("flows to endpoints that are gone were removed", "flows", n)
+		p.config.Logger.Debug("removed connection tracking entries of removed endpoints", "flows", n)
 	}
 	return nil
 }

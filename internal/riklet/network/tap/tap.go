@@ -55,7 +55,7 @@ func Join(w Wire) (Link, error) {
 		return err
 	})
 	if err != nil {
-		return Link{}, fmt.Errorf("joining %s to %s: %w", Device, w.Interface, err)
+		return Link{}, fmt.Errorf("connecting %s to %s: %w", Device, w.Interface, err)
 	}
 	return link, nil
 }
@@ -69,7 +69,7 @@ func join(w Wire) (Link, error) {
 	defer h.Close()
 	outer, err := h.LinkByName(w.Interface)
 	if err != nil {
-		return Link{}, fmt.Errorf("looking for %s: %w", w.Interface, err)
+		return Link{}, fmt.Errorf("looking up %s: %w", w.Interface, err)
 	}
 	attrs := outer.Attrs()
 	if err := remove(h); err != nil {
@@ -102,7 +102,7 @@ func remove(h *netlink.Handle) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("looking for %s: %w", Device, err)
+		return fmt.Errorf("looking up %s: %w", Device, err)
 	}
 	return h.LinkDel(link)
 }
@@ -116,7 +116,7 @@ func makeTAP(h *netlink.Handle, w Wire, mtu int) (netlink.Link, error) {
 		Flags: netlink.TUNTAP_VNET_HDR | netlink.TUNTAP_NO_PI | netlink.TUNTAP_ONE_QUEUE,
 	}
 	if err := h.LinkAdd(tap); err != nil {
-		return nil, fmt.Errorf("making %s (is /dev/net/tun there?): %w", Device, err)
+		return nil, fmt.Errorf("creating %s (it needs /dev/net/tun): %w", Device, err)
 	}
 	for _, f := range tap.Fds {
 		_ = f.Close()
@@ -144,10 +144,10 @@ func redirect(h *netlink.Handle, from, to netlink.Link) error {
 	}}
 	// The filters of an earlier VMM disappear with it.
 	if err := h.QdiscDel(qdisc); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("removing the ingress of %s: %w", from.Attrs().Name, err)
+		return fmt.Errorf("removing the ingress qdisc of %s: %w", from.Attrs().Name, err)
 	}
 	if err := h.QdiscAdd(qdisc); err != nil {
-		return fmt.Errorf("adding an ingress to %s: %w", from.Attrs().Name, err)
+		return fmt.Errorf("adding an ingress qdisc to %s: %w", from.Attrs().Name, err)
 	}
 	filter := &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{
@@ -182,7 +182,7 @@ func limit(h *netlink.Handle, link netlink.Link, rate int64) error {
 		Limit:  uint32(burst + rate*latencyMS/1000),           //nolint:gosec // as above
 	}
 	if err := h.QdiscReplace(tbf); err != nil {
-		return fmt.Errorf("limiting %s: %w", link.Attrs().Name, err)
+		return fmt.Errorf("setting the limits of %s: %w", link.Attrs().Name, err)
 	}
 	return nil
 }

@@ -39,12 +39,12 @@ func Arguments(pidFile, path string, args []string) []string {
 // runtime's code.
 func Run(args []string) {
 	if len(args) < 2 {
-		fail(errors.New("the riklet calls this program; it is of no use by hand"))
+		fail(errors.New("the riklet starts this program; do not start it yourself"))
 	}
 	// The parent-death signal of the runtime depends on the thread that starts it.
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		fail(fmt.Errorf("becoming the parent of orphans: %w", err))
+		fail(fmt.Errorf("becoming a child subreaper: %w", err))
 	}
 	cmd := exec.Command(args[1], args[2:]...) //nolint:gosec // the riklet's own runtime
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -67,11 +67,11 @@ func Run(args []string) {
 func wait(pidFile string) (code int, err error) {
 	text, err := os.ReadFile(pidFile)
 	if err != nil {
-		return 0, fmt.Errorf("reading which process the command is: %w", err)
+		return 0, fmt.Errorf("reading the process ID of the command: %w", err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid <= 0 {
-		return 0, fmt.Errorf("the runtime says that the command is process %.20q", text)
+		return 0, fmt.Errorf("the runtime reports an invalid process ID of the command, %.20q", text)
 	}
 	var status unix.WaitStatus
 	for {

@@ -61,7 +61,7 @@ func ReadFailure(r io.Reader) error {
 	}
 	f := &Failure{}
 	if err := json.Unmarshal(data, f); err != nil || f.Text == "" {
-		return fmt.Errorf("the program was not started, for a reason that cannot be read: %q", data)
+		return fmt.Errorf("the program was not started, and the reason cannot be read: %q", data)
 	}
 	return f
 }

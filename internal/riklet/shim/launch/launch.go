@@ -79,20 +79,20 @@ const maxShown = 60
 func (p Process) Validate() error {
 	var errs []error
 	if len(p.Argv) == 0 || p.Argv[0] == "" {
-		errs = append(errs, errors.New("no program: the command is empty"))
+		errs = append(errs, errors.New("the command is empty"))
 	}
 	for _, text := range append(append([]string{p.Dir}, p.Argv...), p.Env...) {
 		if strings.ContainsRune(text, 0) {
-			errs = append(errs, fmt.Errorf("%q holds a zero byte, which no program can be given", excerpt.Of(text, maxShown)))
+			errs = append(errs, fmt.Errorf("%q has a NUL byte, which no argument can contain", excerpt.Of(text, maxShown)))
 		}
 	}
 	for _, variable := range p.Env {
 		if strings.IndexByte(variable, '=') < 1 {
-			errs = append(errs, fmt.Errorf("%q in the environment is not of the form NAME=value", excerpt.Of(variable, maxShown)))
+			errs = append(errs, fmt.Errorf("%q in the environment does not have the form NAME=value", excerpt.Of(variable, maxShown)))
 		}
 	}
 	if p.NamespacesOf < 0 {
-		errs = append(errs, fmt.Errorf("%d is no process whose namespaces could be entered", p.NamespacesOf))
+		errs = append(errs, fmt.Errorf("%d is not a process whose namespaces can be entered", p.NamespacesOf))
 	}
 	return errors.Join(append(errs, p.validateIDs())...)
 }
@@ -108,7 +108,7 @@ func (p Process) validateIDs() error {
 			return fmt.Errorf("%d is not an ID of a %s", id, kind)
 		}
 		if id == 0 && !p.Root {
-			return fmt.Errorf("the process would run as %s 0, which is root's and was not asked for: give it a %s of its own", kind, kind)
+			return fmt.Errorf("the process would run as %s 0 (root) without a request for it: give it a %s of its own", kind, kind)
 		}
 	}
 	return nil
@@ -126,7 +126,7 @@ const variable = "RIK_LAUNCH_"
 func Environ(p Process) []string {
 	data, err := json.Marshal(p)
 	if err != nil {
-		panic(fmt.Sprintf("programmer error: a process that is no JSON: %v", err))
+		panic(fmt.Sprintf("programmer error: encoding a process: %v", err))
 	}
 	env := []string{"GOMAXPROCS=1", "GOGC=off"}
 	for i := 0; len(data) > 0; i++ {
@@ -149,7 +149,7 @@ func parse(lookup func(string) (string, bool)) (Process, error) {
 	}
 	var p Process
 	if err := json.Unmarshal([]byte(text.String()), &p); err != nil {
-		return p, fmt.Errorf("reading what to run: %w; the riklet and the supervisor call this, it is of no use by hand", err)
+		return p, fmt.Errorf("reading what to run: %w; the riklet and the supervisor start this program, do not start it yourself", err)
 	}
 	return p, p.Validate()
 }

@@ -61,9 +61,9 @@ func TestParseRefuses(t *testing.T) {
 		env  []string
 		says string
 	}{
-		"Nothing":   {nil, "by hand"},
-		"NoJSON":    {[]string{"RIK_LAUNCH_0=x"}, "by hand"},
-		"Truncated": {[]string{`RIK_LAUNCH_0={"argv":["a"`}, "by hand"},
+		"Nothing":   {nil, "do not start it yourself"},
+		"NoJSON":    {[]string{"RIK_LAUNCH_0=x"}, "do not start it yourself"},
+		"Truncated": {[]string{`RIK_LAUNCH_0={"argv":["a"`}, "do not start it yourself"},
 		"Invalid":   {Environ(root), "user 0"},
 	} {
 		if _, err := parse(lookupIn(tc.env)); err == nil || !strings.Contains(err.Error(), tc.says) {
@@ -80,7 +80,7 @@ func TestValidateReportsAll(t *testing.T) {
 	if err == nil {
 		t.Fatal("Validate() = nil")
 	}
-	for _, want := range []string{"command is empty", `"x" in the environment`, "zero byte", "not an ID", "-1 is no process"} {
+	for _, want := range []string{"command is empty", `"x" in the environment`, "NUL byte", "not an ID", "-1 is not a process"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate() = %v, which does not say %q", err, want)
 		}

@@ -18,28 +18,28 @@ func arrangeMounts(p Process) error {
 		return nil
 	}
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("making a mount namespace: %w", err)
+		return fmt.Errorf("creating a mount namespace: %w", err)
 	}
 	// Later mounts of the node appear here, but mounts made here do not appear on the node.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("separating the mount namespace: %w", err)
+		return fmt.Errorf("making the mounts private: %w", err)
 	}
 	trees := make([]int, len(p.Binds))
 	for i, b := range p.Binds {
 		fd, err := unix.OpenTree(unix.AT_FDCWD, b.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
 		if err != nil {
-			return fmt.Errorf("opening %s, to be shown at %s: %w", b.Source, b.Target, err)
+			return fmt.Errorf("opening %s, to mount it at %s: %w", b.Source, b.Target, err)
 		}
 		trees[i] = fd
 	}
 	if p.Hide != "" {
 		if err := unix.Mount("tmpfs", p.Hide, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755,size=64k"); err != nil {
-			return fmt.Errorf("hiding %s: %w", p.Hide, err)
+			return fmt.Errorf("masking %s: %w", p.Hide, err)
 		}
 	}
 	for i, b := range p.Binds {
 		if err := place(trees[i], b, p.Hide); err != nil {
-			return fmt.Errorf("showing %s at %s: %w", b.Source, b.Target, err)
+			return fmt.Errorf("mounting %s at %s: %w", b.Source, b.Target, err)
 		}
 	}
 	return nil

@@ -77,7 +77,7 @@ func enterNamespaces(p Process) error {
 			err = errors.Join(unix.Setns(fd, ns.kind), unix.Close(fd))
 		}
 		if err != nil {
-			return fmt.Errorf("entering the instance's namespace %s, whose supervisor may be gone: %w", path, err)
+			return fmt.Errorf("entering the instance's namespace %s (its supervisor may have ended): %w", path, err)
 		}
 	}
 	return nil
@@ -91,7 +91,7 @@ func limitFiles(p Process) error {
 	}
 	limit := syscall.Rlimit{Cur: p.OpenFiles, Max: p.OpenFiles}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("setting the limit of open files to %d: %w (the sysctl fs.nr_open is the machine's)", p.OpenFiles, err)
+		return fmt.Errorf("setting the limit of open files to %d: %w (the sysctl fs.nr_open is the machine's limit)", p.OpenFiles, err)
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func ownStreams(p Process) error {
 			continue // a closed one needs no owner
 		}
 		if err := unix.Fchown(fd, int(p.UID), -1); err != nil {
-			return fmt.Errorf("handing descriptor %d to user %d: %w", fd, p.UID, err)
+			return fmt.Errorf("setting the owner of descriptor %d to user %d: %w", fd, p.UID, err)
 		}
 	}
 	return nil
@@ -190,10 +190,10 @@ func setIDs(p Process) error {
 		return fmt.Errorf("setting the supplementary groups: %w", err)
 	}
 	if err := unix.Setresgid(int(p.GID), int(p.GID), int(p.GID)); err != nil {
-		return fmt.Errorf("becoming group %d: %w", p.GID, err)
+		return fmt.Errorf("switching to group %d: %w", p.GID, err)
 	}
 	if err := unix.Setresuid(int(p.UID), int(p.UID), int(p.UID)); err != nil {
-		return fmt.Errorf("becoming user %d: %w", p.UID, err)
+		return fmt.Errorf("switching to user %d: %w", p.UID, err)
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func dropCapabilities(p Process) error {
 		return fmt.Errorf("dropping the capabilities: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("forbidding new privileges: %w", err)
+		return fmt.Errorf("setting no_new_privs: %w", err)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func enterDir(p Process) error {
 func enterError(dir string, uid uint32, err error) error {
 	err = fmt.Errorf("entering the working directory %s as user %d: %w", dir, uid, err)
 	if errors.Is(err, unix.EACCES) {
-		err = fmt.Errorf("%w: let others enter it and every directory above it (chmod o+x), or run it as a user who may", err)
+		err = fmt.Errorf("%w: let other users enter it and every directory above it (chmod o+x), or run the program as a user who may enter it", err)
 	}
 	return err
 }
@@ -306,12 +306,12 @@ func refused(file string, err error) error {
 	case syscall.ENOENT, syscall.ENOTDIR:
 		f.Code = CodeNotFound
 		if _, err := os.Stat(file); err == nil {
-			f.Text += " (the file is there: its interpreter or dynamic loader is not)"
+			f.Text += " (the file exists, but its interpreter or dynamic loader does not)"
 		}
 	case syscall.EACCES:
-		f.Text += " (is it a file with the execute permission, on a file system without noexec?)"
+		f.Text += " (it must be a file with the execute permission, on a file system without noexec)"
 	case syscall.ENOEXEC:
-		f.Text += " (neither a program for this machine nor a script that begins with #!)"
+		f.Text += " (it is neither a program for this architecture nor a script that begins with #!)"
 	case syscall.E2BIG:
 		f.Text += " (arguments and environment together are too long)"
 	}

@@ -33,7 +33,7 @@ const followInterval = 100 * time.Millisecond
 
 // ErrNoPrevious reports that a container did not run before, or that the log of that run no
 // longer exists.
-var ErrNoPrevious = errors.New("there is no log of an earlier run of the container")
+var ErrNoPrevious = errors.New("the container has no log of an earlier run")
 
 // atOnce is the amount of text to collect before a write, because each write is a message to the
 // user.

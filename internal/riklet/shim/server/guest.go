@@ -29,7 +29,7 @@ func (s *Server) runGuest(ctx context.Context, o shim.Start) (*live, error) {
 	l := s.line
 	s.mu.Unlock()
 	if l == nil || !l.open() {
-		return nil, fmt.Errorf("starting %q in the microVM: the supervisor has no channel to its guest; order a link first", o.Container)
+		return nil, fmt.Errorf("starting %q in the microVM: the supervisor has no channel to its guest; link the guest first", o.Container)
 	}
 	out, err := newLog(o)
 	if err != nil {

@@ -45,7 +45,7 @@ const (
 	acceptPause = time.Second
 )
 
-var errChannelEnded = errors.New("the channel to the microVM's guest has ended: the microVM is gone, or its init is")
+var errChannelEnded = errors.New("the channel to the guest has ended: the microVM or its guest init has ended")
 
 // line is the channel to a guest, from the request to open it until it has ended.
 type line struct {
@@ -106,7 +106,7 @@ func (s *Server) lineFor(o shim.Link) (*line, bool, error) {
 		default:
 		}
 		if l.order.Channel != o.Channel || l.order.Socket != o.Socket {
-			return nil, false, fmt.Errorf("the supervisor holds the channel %s and lends it at %s: a microVM has one", l.order.Channel.Socket, l.order.Socket)
+			return nil, false, fmt.Errorf("the supervisor already holds the channel %s and serves it at %s: a microVM has only one", l.order.Channel.Socket, l.order.Socket)
 		}
 		return l, false, nil
 	}
@@ -155,7 +155,7 @@ func (s *Server) take(ctx context.Context, l *line) (*net.UnixListener, error) {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the guest's init did not answer within %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("the guest init did not answer within %v", timeout))
 	defer cancel()
 	channel, err := s.connect(ctx, l.order.Channel)
 	if err != nil {
@@ -171,14 +171,14 @@ func (s *Server) take(ctx context.Context, l *line) (*net.UnixListener, error) {
 
 func lendAt(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("making way for the guest's socket: %w", err)
+		return nil, fmt.Errorf("removing an old guest socket: %w", err)
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("making the guest's socket: %w", err)
+		return nil, fmt.Errorf("creating the guest socket: %w", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("making the guest's socket root's own: %w", err), listener.Close())
+		return nil, errors.Join(fmt.Errorf("setting the owner of the guest socket to root: %w", err), listener.Close())
 	}
 	return listener, nil
 }
@@ -194,7 +194,7 @@ func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
 			return
 		}
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "lending the guest: %v\n", err)
+			fmt.Fprintf(os.Stderr, "serving the channel to the guest: %v\n", err)
 			time.Sleep(acceptPause)
 			continue
 		}
@@ -205,7 +205,7 @@ func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
 				l.splice(ctx, conn)
 			})
 		default:
-			decline(conn, fmt.Errorf("%w: %d are lent", guest.ErrBusy, lentStreams))
+			decline(conn, fmt.Errorf("%w: %d are open", guest.ErrBusy, lentStreams))
 		}
 	}
 }
@@ -213,7 +213,7 @@ func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
 // splice connects a connection and a new stream until one of them ends. The protocol does not
 // use half-closed streams.
 func (l *line) splice(ctx context.Context, conn *net.UnixConn) {
-	opening, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("the guest gave no stream within %v", openTimeout))
+	opening, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("the guest opened no stream within %v", openTimeout))
 	stream, err := l.session.Open(opening)
 	cancel()
 	if err != nil {

@@ -63,7 +63,7 @@ func (s *Server) call(ctx context.Context, o shim.Start, out *output) (pid int, 
 	}
 	data, err := os.ReadFile(o.PIDFile)
 	if err != nil {
-		return 0, fmt.Errorf("learning the container's process: %w", err)
+		return 0, fmt.Errorf("reading the container's process ID: %w", err)
 	}
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
@@ -79,9 +79,9 @@ func refusal(o shim.Start) string {
 	}
 	switch {
 	case strings.HasSuffix(why, syscall.ENOEXEC.Error()):
-		return why + " (neither a program for this machine nor a script that begins with #!)"
+		return why + " (it is neither a program for this architecture nor a script that begins with #!)"
 	case strings.HasSuffix(why, syscall.ENOENT.Error()):
-		return why + " (the file is there: its interpreter or dynamic loader is not)"
+		return why + " (the file exists, but its interpreter or dynamic loader does not)"
 	}
 	return excerpt.Prefix(why, maxComplaint)
 }

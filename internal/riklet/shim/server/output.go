@@ -33,7 +33,7 @@ type output struct {
 func newLog(o shim.Start) (*output, error) {
 	log, err := logfile.Create(o.LogDir, o.Attempt, o.LogLimits)
 	if err != nil {
-		return nil, fmt.Errorf("making the log: %w", err)
+		return nil, fmt.Errorf("creating the log: %w", err)
 	}
 	return &output{log: log}, nil
 }

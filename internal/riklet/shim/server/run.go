@@ -27,7 +27,7 @@ type run struct {
 }
 
 // errCalledOff is the error of a start whose container received SIGKILL before it ran.
-var errCalledOff = errors.New("the start was called off: it was to be killed before it ran")
+var errCalledOff = errors.New("the start was canceled: the container was killed before it ran")
 
 // live is a running process of any kind.
 type live struct {
@@ -121,7 +121,7 @@ func (s *Server) kind(o shim.Start) (launcher, error) {
 
 func launchMarked(ctx context.Context, o shim.Start, begin launcher) (*live, error) {
 	if err := os.WriteFile(o.MarkFile, []byte(strconv.Itoa(o.Attempt)), 0o600); err != nil {
-		return nil, fmt.Errorf("marking the start: %w", err)
+		return nil, fmt.Errorf("recording the start: %w", err)
 	}
 	return begin(ctx, o)
 }
@@ -149,7 +149,7 @@ func (s *Server) watch(o shim.Start, r *run) {
 		c.LogError = lost.Error()
 	}
 	if err := writeDurable(o.ExitFile, c); err != nil {
-		fmt.Fprintf(os.Stderr, "noting the end of %s: %v\n", c.Name, err)
+		fmt.Fprintf(os.Stderr, "recording the end of %s: %v\n", c.Name, err)
 	}
 	s.mu.Lock()
 	r.Container = c

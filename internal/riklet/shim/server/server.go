@@ -101,7 +101,7 @@ func prepare(settings shim.Settings) error {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("becoming the parent of orphans: %w", err)
+		return fmt.Errorf("becoming a child subreaper: %w", err)
 	}
 	// Killing the supervisor would free only 4 MB and lose the Pod, so it must be killed last.
 	// Some sandboxes do not allow this setting; it is not essential.
@@ -113,7 +113,7 @@ func prepare(settings shim.Settings) error {
 	}
 	if settings.Loopback {
 		if err := os.WriteFile(lowestPort, []byte("0"), 0); err != nil {
-			return fmt.Errorf("letting every user listen on low ports: %w", err)
+			return fmt.Errorf("allowing low ports for all users: %w", err)
 		}
 		return loopbackUp()
 	}
@@ -139,7 +139,7 @@ func loopbackUp() error {
 	}
 	request.SetUint16(unix.IFF_UP)
 	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request); err != nil {
-		return fmt.Errorf("bringing the loopback interface up: %w", err)
+		return fmt.Errorf("setting the loopback interface up: %w", err)
 	}
 	return nil
 }

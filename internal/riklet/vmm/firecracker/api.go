@@ -164,7 +164,7 @@ func check(request string, status int, answer []byte, out any) error {
 		return nil
 	case status == http.StatusOK && out != nil:
 		if err := json.Unmarshal(answer, out); err != nil {
-			return fmt.Errorf("Firecracker answered %s with what is no answer: %w", request, err) //nolint:staticcheck // a name
+			return fmt.Errorf("Firecracker sent an invalid answer to %s: %w", request, err) //nolint:staticcheck // a name
 		}
 		return nil
 	}

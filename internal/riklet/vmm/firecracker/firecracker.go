@@ -72,7 +72,7 @@ var _ vmm.Driver = (*Driver)(nil)
 // New returns a driver. It does not search or run any program yet.
 func New(c Config) (*Driver, error) {
 	if c.JailDir != "" && !filepath.IsAbs(c.JailDir) {
-		return nil, fmt.Errorf("the directory of jails, %q, is not absolute", c.JailDir)
+		return nil, fmt.Errorf("the directory of jails, %q, is not an absolute path", c.JailDir)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -160,7 +160,7 @@ func elf(kernel string) error {
 	defer func() { _ = f.Close() }()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f, head); err != nil || !bytes.Equal(head, []byte("\x7fELF")) {
-		return fmt.Errorf("%w: the kernel %s is no ELF file: Firecracker boots an uncompressed kernel (vmlinux; the kernel's scripts/extract-vmlinux makes it from a vmlinuz)", vmm.ErrInvalid, kernel)
+		return fmt.Errorf("%w: the kernel %s is not an ELF file: Firecracker boots an uncompressed kernel (vmlinux), which the kernel's scripts/extract-vmlinux extracts from a vmlinuz", vmm.ErrInvalid, kernel)
 	}
 	return nil
 }
@@ -255,7 +255,7 @@ func (d *Driver) build(m vmm.Machine) error {
 	// lives.
 	fifo := filepath.Join(root, metricsFile)
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		return fmt.Errorf("making a pipe for metrics: %w", err)
+		return fmt.Errorf("creating a pipe for metrics: %w", err)
 	}
 	return os.Lchown(fifo, int(m.UID), int(m.GID))
 }
@@ -305,11 +305,11 @@ func devices(dir string) error {
 		flag       int64
 		name, what string
 	}{
-		{unix.ST_NODEV, "nodev", "its jailer makes /dev/kvm in there"},
+		{unix.ST_NODEV, "nodev", "its jailer creates /dev/kvm there"},
 		{unix.ST_NOEXEC, "noexec", "it is run from there"},
 	} {
 		if s.Flags&bad.flag != 0 {
-			return fmt.Errorf("%w: %s is on a file system that is mounted with %s, and Firecracker cannot work there: %s; next: have --jail-dir name a directory on another file system",
+			return fmt.Errorf("%w: %s is on a file system that is mounted with %s, and Firecracker cannot work there: %s; next: set --jail-dir to a directory on another file system",
 				vmm.ErrUnavailable, dir, bad.name, bad.what)
 		}
 	}
@@ -320,7 +320,7 @@ func devices(dir string) error {
 func (d *Driver) Cleanup(_ context.Context, m vmm.Machine) error {
 	// Only these two fields are checked, because only they become part of paths.
 	if !filepath.IsAbs(m.Dir) || filepath.Base(m.ID) != m.ID || m.ID == "." || m.ID == ".." {
-		return fmt.Errorf("%w: the directory %q or the ID %q is none", vmm.ErrInvalid, m.Dir, m.ID)
+		return fmt.Errorf("%w: the directory %q or the ID %q is not valid", vmm.ErrInvalid, m.Dir, m.ID)
 	}
 	return d.remove(m)
 }
@@ -348,11 +348,11 @@ func (c Config) find() (binary, jailer string, err error) {
 		return "", "", err
 	}
 	if filepath.Base(binary) != execName {
-		return "", "", fmt.Errorf("%w: %s must be called %q: the jailer names the jails after it", vmm.ErrUnavailable, binary, execName)
+		return "", "", fmt.Errorf("%w: %s must have the name %q, because the jailer names the jails after it", vmm.ErrUnavailable, binary, execName)
 	}
 	jailer = filepath.Join(filepath.Dir(binary), "jailer")
 	if err := executable(jailer); err != nil {
-		return "", "", fmt.Errorf("%w: Firecracker's jailer is not beside %s: %w", vmm.ErrUnavailable, binary, err)
+		return "", "", fmt.Errorf("%w: Firecracker's jailer must be next to %s: %w", vmm.ErrUnavailable, binary, err)
 	}
 	return binary, jailer, nil
 }
@@ -390,7 +390,7 @@ func executable(path string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
-		return fmt.Errorf("%s is no program", path)
+		return fmt.Errorf("%s is not a program", path)
 	}
 	return nil
 }

@@ -103,7 +103,7 @@ func (v *VM) openPipe() (*os.File, error) {
 		return nil, fmt.Errorf("opening the pipe for metrics: %w", err)
 	}
 	if info, err := f.Stat(); err != nil || info.Mode().Type() != os.ModeNamedPipe {
-		return nil, errors.Join(fmt.Errorf("the pipe for metrics is none any more: %w", vmm.ErrUnsupported), err, f.Close())
+		return nil, errors.Join(fmt.Errorf("the pipe for metrics was replaced: %w", vmm.ErrUnsupported), err, f.Close())
 	}
 	return f, nil
 }

@@ -66,7 +66,7 @@ func (d *Driver) probe(ctx context.Context) (*found, error) {
 		return nil, err
 	}
 	d.found = f
-	d.config.Logger.Info("found out how this machine runs microVMs", "vmm", d.Name(), "version", f.Capabilities.Version, "guest", f.Capabilities.Guest)
+	d.config.Logger.Info("probed how this machine runs microVMs", "vmm", d.Name(), "version", f.Capabilities.Version, "guest", f.Capabilities.Guest)
 	return f, nil
 }
 
@@ -130,7 +130,7 @@ func binaryVersion(ctx context.Context, binary string) (string, error) {
 	}
 	match := versionPattern.FindSubmatch(out)
 	if match == nil {
-		return "", fmt.Errorf("%w: %s does not say its version but %.80q", vmm.ErrUnavailable, binary, out)
+		return "", fmt.Errorf("%w: %s printed %.80q instead of its version", vmm.ErrUnavailable, binary, out)
 	}
 	return string(match[1]), nil
 }
@@ -139,10 +139,10 @@ func binaryVersion(ctx context.Context, binary string) (string, error) {
 func (d *Driver) boot(ctx context.Context, f *found) error {
 	kvm, err := os.OpenFile(kvmDevice, os.O_RDWR, 0)
 	if err != nil {
-		return fmt.Errorf("%w: load the module kvm_intel or kvm_amd, or switch virtualization on in the firmware", err)
+		return fmt.Errorf("%w: load the kernel module kvm_intel or kvm_amd, or enable virtualization in the firmware", err)
 	}
 	_ = kvm.Close()
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no guest's init answered within %v: a KVM that runs no guest, as under some hypervisors", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no guest init answered within %v: KVM does not run guests here, as under some hypervisors", timeout))
 	defer cancel()
 	if d.config.ProbeDir != "" {
 		if err := os.MkdirAll(d.config.ProbeDir, 0o700); err != nil {

@@ -55,7 +55,7 @@ func originOf(m vmm.Machine) (origin, error) {
 func validateSnapshot(m vmm.Machine) error {
 	was, err := os.ReadFile(filepath.Join(m.Restore, originFile))
 	if err != nil {
-		return fmt.Errorf("%w: %s is no snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)
+		return fmt.Errorf("%w: %s is not a snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)
 	}
 	o, err := originOf(m)
 	if err != nil {
@@ -66,7 +66,7 @@ func validateSnapshot(m vmm.Machine) error {
 		return err
 	}
 	if string(was) != string(is) {
-		return fmt.Errorf("%w: the snapshot in %s is of another machine: it was %.500s, this is %s", vmm.ErrInvalid, m.Restore, was, is)
+		return fmt.Errorf("%w: the snapshot in %s is of another machine: it was %.500s, and this is %s", vmm.ErrInvalid, m.Restore, was, is)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (v *VM) restorable(ctx context.Context) error {
 	if err != nil || len(v.m.NICs) == 0 || !older(i.Version, restoresNetworks) {
 		return err
 	}
-	return fmt.Errorf("%w: Firecracker %.20q does not restore machines with network interfaces, and %s and later do: install it, and have the machine made anew",
+	return fmt.Errorf("%w: Firecracker %.20q does not restore machines with network interfaces: install %s or later, and start a new machine",
 		vmm.ErrUnsupported, i.Version, restoresNetworks)
 }
 
@@ -159,7 +159,7 @@ func (v *VM) take(ctx context.Context, name, target string, most int64) error {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return fmt.Errorf("Firecracker wrote %v of %d bytes as %s: that is no snapshot", info.Mode(), info.Size(), name) //nolint:staticcheck // a name
+		return fmt.Errorf("Firecracker wrote %v of %d bytes as %s, which is not a snapshot", info.Mode(), info.Size(), name) //nolint:staticcheck // a name
 	}
 	err = v.move(in, filepath.Join(v.d.root(v.m), name), target)
 	if errors.Is(err, unix.EXDEV) {

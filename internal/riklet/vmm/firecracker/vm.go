@@ -81,7 +81,7 @@ func (v *VM) State(ctx context.Context) (vmm.State, error) {
 		}
 		return vmm.StatePaused, nil
 	default:
-		return "", fmt.Errorf("Firecracker is in the state %.40q: stop the machine and start it anew", i.State) //nolint:staticcheck // a name
+		return "", fmt.Errorf("Firecracker is in the state %.40q: stop the machine and start it again", i.State) //nolint:staticcheck // a name
 	}
 }
 
@@ -124,7 +124,7 @@ func (v *VM) goOn(ctx context.Context) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(v.m.Dir, startedFile), nil, 0o600); err != nil {
-		return fmt.Errorf("noting that the machine was started: %w", err)
+		return fmt.Errorf("recording that the machine was started: %w", err)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (v *VM) count(ctx context.Context) error {
 	case refused && strings.Contains(fault.Text, metricsSaid):
 		return nil
 	case refused, err != nil && pipe == nil:
-		v.d.config.Logger.Warn("Firecracker takes no pipe for metrics: the machine's disks and network are not measured", "machine", v.m.ID, "err", err)
+		v.d.config.Logger.Warn("Firecracker accepts no pipe for metrics: the machine's disks and network are not measured", "machine", v.m.ID, "err", err)
 		return nil
 	}
 	return err
@@ -241,7 +241,7 @@ func (v *VM) become(ctx context.Context, want vmm.State, log string) error {
 // Shutdown sends Ctrl-Alt-Del, to which an init reacts. ARM machines have no keyboard.
 func (v *VM) Shutdown(ctx context.Context) error {
 	if runtime.GOARCH != "amd64" {
-		return fmt.Errorf("%w: Firecracker has no keyboard but on x86: shut the guest down through its channel", vmm.ErrUnsupported)
+		return fmt.Errorf("%w: Firecracker has a keyboard only on x86: shut the guest down through its channel", vmm.ErrUnsupported)
 	}
 	return v.api.put(ctx, "/actions", action{Type: "SendCtrlAltDel"})
 }

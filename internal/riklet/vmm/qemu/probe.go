@@ -95,7 +95,7 @@ func (d *Driver) probe(ctx context.Context) (*found, error) {
 	f.Key = key
 	d.found = f
 	d.remember(f)
-	d.config.Logger.Info("found out how this machine runs microVMs", "vmm", "qemu", "version", f.Capabilities.Version, "accelerator", f.Capabilities.Accelerator)
+	d.config.Logger.Info("probed how this machine runs microVMs", "vmm", "qemu", "version", f.Capabilities.Version, "accelerator", f.Capabilities.Accelerator)
 	return f, nil
 }
 
@@ -115,7 +115,7 @@ func (d *Driver) key() (binary, key string, err error) {
 	parts := []string{strings.TrimSpace(string(boot)), d.config.Accelerator}
 	for what, path := range map[string]string{"kernel": d.config.Kernel, "initramfs": d.config.Initramfs} {
 		if path == "" {
-			return "", "", fmt.Errorf("%w: no %s for guests is configured: hack/guest.sh makes one", vmm.ErrUnavailable, what)
+			return "", "", fmt.Errorf("%w: no %s for guests is configured: hack/guest.sh builds one", vmm.ErrUnavailable, what)
 		}
 	}
 	for _, path := range []string{binary, d.config.Kernel, d.config.Initramfs} {
@@ -154,7 +154,7 @@ func (d *Driver) remember(f *found) {
 		err = atomicfile.Write(filepath.Join(d.config.StateDir, probeFile), b)
 	}
 	if err != nil {
-		d.config.Logger.Warn("the result of a probe is not kept: the next agent will probe again", "err", err)
+		d.config.Logger.Warn("saving the result of a probe failed: the next riklet probes again", "err", err)
 	}
 }
 
@@ -181,7 +181,7 @@ func (d *Driver) discover(ctx context.Context, binary string) (*found, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		d.config.Logger.Info("no guest boots so", "vmm", "qemu", "accelerator", a, "err", err)
+		d.config.Logger.Info("no guest boots in this way", "vmm", "qemu", "accelerator", a, "err", err)
 		failures = append(failures, fmt.Errorf("under %s: %w", a, err))
 	}
 	return nil, fmt.Errorf("%w: QEMU %s boots no guest: %w", vmm.ErrUnavailable, version, errors.Join(failures...))
@@ -198,7 +198,7 @@ func binaryVersion(ctx context.Context, binary string) (string, error) {
 	}
 	match := versionPattern.FindSubmatch(out)
 	if match == nil {
-		return "", fmt.Errorf("%w: %s does not say its version but %.80q", vmm.ErrUnavailable, binary, out)
+		return "", fmt.Errorf("%w: %s printed %.80q instead of its version", vmm.ErrUnavailable, binary, out)
 	}
 	return string(match[1]), nil
 }
@@ -228,7 +228,7 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no guest's init answered within %v", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no guest init answered within %v", timeout))
 	defer cancel()
 	if d.config.ProbeDir != "" {
 		if err := os.MkdirAll(d.config.ProbeDir, 0o700); err != nil {

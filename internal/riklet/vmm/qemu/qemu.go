@@ -70,7 +70,7 @@ func New(c Config) (*Driver, error) {
 		c.Binary = DefaultBinary
 	}
 	if c.Accelerator != "" && c.Accelerator != KVM && c.Accelerator != TCG {
-		return nil, fmt.Errorf("the accelerator %q is neither %q nor %q", c.Accelerator, KVM, TCG)
+		return nil, fmt.Errorf("the accelerator %q is not %q or %q", c.Accelerator, KVM, TCG)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -210,6 +210,6 @@ func openTUN(uid uint32, logger *slog.Logger) error {
 	if err := os.Chmod(device, all); err != nil {
 		return fmt.Errorf("%w: user %d cannot open %s: give it mode 0666, as udev does: %w", vmm.ErrUnavailable, uid, device, err)
 	}
-	logger.Info("gave a device the mode that udev gives it", "device", device, "mode", "0666")
+	logger.Info("set the mode of a device to the mode that udev sets", "device", device, "mode", "0666")
 	return nil
 }

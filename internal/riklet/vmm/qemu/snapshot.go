@@ -73,7 +73,7 @@ func readOrigin(dir string) (origin, error) {
 func validateSnapshot(m vmm.Machine) error {
 	was, err := readOrigin(m.Restore)
 	if err != nil {
-		return fmt.Errorf("%w: %s is no snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)
+		return fmt.Errorf("%w: %s is not a snapshot of this driver: %w", vmm.ErrInvalid, m.Restore, err)
 	}
 	is, err := originOf(m)
 	if err != nil {
@@ -83,7 +83,7 @@ func validateSnapshot(m vmm.Machine) error {
 	before, _ := json.Marshal(was)
 	now, _ := json.Marshal(is)
 	if string(before) != string(now) {
-		return fmt.Errorf("%w: the snapshot in %s is of another machine: it was %s, this is %s", vmm.ErrInvalid, m.Restore, before, now)
+		return fmt.Errorf("%w: the snapshot in %s is of another machine: it was %s, and this is %s", vmm.ErrInvalid, m.Restore, before, now)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (f *found) validateOrigin(m vmm.Machine) error {
 		return err
 	}
 	if was.Version != f.Capabilities.Version || was.Accelerator != f.Capabilities.Accelerator {
-		return fmt.Errorf("%w: the snapshot in %s was made by QEMU %s under %s, this is %s under %s: start anew instead",
+		return fmt.Errorf("%w: the snapshot in %s was created by QEMU %s under %s, and this is %s under %s: start a new machine instead",
 			vmm.ErrInvalid, m.Restore, was.Version, was.Accelerator, f.Capabilities.Version, f.Capabilities.Accelerator)
 	}
 	return nil

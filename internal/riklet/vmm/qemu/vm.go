@@ -125,7 +125,7 @@ func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	case stateShutdown:
 		return vmm.StateShutdown, nil
 	default:
-		return "", fmt.Errorf("QEMU is in the state %.40q: stop the machine and start it anew", s)
+		return "", fmt.Errorf("QEMU is in the state %.40q: stop the machine and start it again", s)
 	}
 }
 
@@ -169,7 +169,7 @@ func (v *VM) goOn(ctx context.Context) error {
 		return err
 	}
 	if err := os.WriteFile(v.started(), nil, 0o600); err != nil {
-		return fmt.Errorf("noting that the machine was started: %w", err)
+		return fmt.Errorf("recording that the machine was started: %w", err)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, er
 		return launch.Process{}, err
 	}
 	if err := os.WriteFile(filepath.Join(m.Dir, maker), []byte(one.Name()), 0o600); err != nil {
-		return launch.Process{}, fmt.Errorf("noting the machine's driver: %w", err)
+		return launch.Process{}, fmt.Errorf("recording the machine's driver: %w", err)
 	}
 	return one.Prepare(ctx, m)
 }
@@ -108,7 +108,7 @@ func (d *Driver) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, er
 func (d *Driver) of(m vmm.Machine) (vmm.Driver, error) {
 	name, err := os.ReadFile(filepath.Join(m.Dir, maker))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: nobody made machine %s", vmm.ErrGone, m.ID)
+		return nil, fmt.Errorf("%w: machine %s does not exist", vmm.ErrGone, m.ID)
 	}
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (d *Driver) of(m vmm.Machine) (vmm.Driver, error) {
 			return one, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: machine %s was made by %q, which this node does not use now: start the riklet with --vmm=%s until it is gone", vmm.ErrUnsupported, m.ID, name, name)
+	return nil, fmt.Errorf("%w: machine %s was created by %q, which this node does not use now: start the riklet with --vmm=%s until the machine is removed", vmm.ErrUnsupported, m.ID, name, name)
 }
 
 // Connect uses the driver that created the machine.

@@ -74,11 +74,11 @@ func Parse(s string) (Reference, error) {
 		return Reference{}, ErrEmpty
 	}
 	if len(s) > MaxLength {
-		return Reference{}, fmt.Errorf("longer than %d bytes", MaxLength)
+		return Reference{}, fmt.Errorf("must have at most %d bytes", MaxLength)
 	}
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] >= 0x7f {
-			return Reference{}, fmt.Errorf("holds a space, control or non-ASCII character at byte %d", i)
+			return Reference{}, fmt.Errorf("contains a space, a control character or a non-ASCII character at byte %d", i)
 		}
 	}
 	if rest, ok := strings.CutPrefix(s, "docker://"); ok {
@@ -90,7 +90,7 @@ func Parse(s string) (Reference, error) {
 		}
 	}
 	if scheme, _, ok := strings.Cut(s, "://"); ok {
-		return Reference{}, fmt.Errorf("transport %q is unknown: use docker://, oci:, oci-archive:, docker-archive: or dir: before the name", scheme)
+		return Reference{}, fmt.Errorf("transport %q is unknown: use docker://, oci:, oci-archive:, docker-archive: or dir:", scheme)
 	}
 	return parseRemote(s)
 }
@@ -103,25 +103,25 @@ func looksLocal(rest string) bool {
 func parseLocal(t Transport, rest string) (Reference, error) {
 	// Cut at its colon, it would be a path that ends in "@sha256".
 	if localDigest.MatchString(rest) {
-		return Reference{}, fmt.Errorf("%s: takes no digest; name the image by its tag, or serve it from a registry", t)
+		return Reference{}, fmt.Errorf("%s: does not support digests; name the image by its tag, or serve it from a registry", t)
 	}
 	r := Reference{Transport: t, Path: rest}
 	if t == Dir && strings.Contains(rest, ":") {
-		return Reference{}, errors.New("dir: takes no tag, and no colon in its path")
+		return Reference{}, errors.New("dir: does not support tags or colons in the path")
 	}
 	if t != Dir {
 		r.Path, r.Tag, _ = strings.Cut(rest, ":")
 		if r.Tag != "" && !localTag.MatchString(r.Tag) {
-			return Reference{}, fmt.Errorf("%q is not a name of an image in an archive", r.Tag)
+			return Reference{}, fmt.Errorf("%q is not a valid name of an image in an archive", r.Tag)
 		}
 	}
 	switch {
 	case r.Path == "":
-		return Reference{}, errors.New("a path is required behind " + string(t) + ":")
+		return Reference{}, errors.New("a path is required after " + string(t) + ":")
 	case !path.IsAbs(r.Path):
-		return Reference{}, errors.New("the path must be absolute: it is one of the node")
+		return Reference{}, errors.New("the path must be absolute, because it is a path on the node")
 	case path.Clean(r.Path) != r.Path:
-		return Reference{}, fmt.Errorf("the path must be written without \".\", \"..\" and doubled or final slashes: %q", path.Clean(r.Path))
+		return Reference{}, fmt.Errorf("the path must not contain \".\", \"..\", doubled slashes or a final slash: write %q", path.Clean(r.Path))
 	case r.Path == "/":
 		return Reference{}, errors.New("the path must not be the root directory")
 	}
@@ -133,7 +133,7 @@ func parseRemote(s string) (Reference, error) {
 	name, digest, hasDigest := strings.Cut(s, "@")
 	if hasDigest {
 		if !digestPattern.MatchString(digest) {
-			return Reference{}, fmt.Errorf("%q is not a digest such as sha256: and 64 hexadecimal digits", digest)
+			return Reference{}, fmt.Errorf("%q is not a digest: write sha256: and 64 hexadecimal digits", digest)
 		}
 		r.Digest = digest
 	}
@@ -141,22 +141,22 @@ func parseRemote(s string) (Reference, error) {
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
 		name, r.Tag = name[:i], name[i+1:]
 		if !tagPattern.MatchString(r.Tag) {
-			return Reference{}, fmt.Errorf("%q is not a tag", r.Tag)
+			return Reference{}, fmt.Errorf("%q is not a valid tag", r.Tag)
 		}
 	}
 	r.Registry, r.Repository = splitRegistry(name)
 	if !hostPattern.MatchString(r.Registry) {
-		return Reference{}, fmt.Errorf("%q is not a registry's host", r.Registry)
+		return Reference{}, fmt.Errorf("%q is not a valid host of a registry", r.Registry)
 	}
 	if r.Repository == "" {
 		return Reference{}, errors.New("a repository is required")
 	}
 	if len(name) > 255 {
-		return Reference{}, errors.New("the name is longer than 255 bytes")
+		return Reference{}, errors.New("the name must have at most 255 bytes")
 	}
 	for part := range strings.SplitSeq(r.Repository, "/") {
 		if !partPattern.MatchString(part) {
-			return Reference{}, fmt.Errorf("%q is not part of a repository's name: lower-case letters, digits and single separators", part)
+			return Reference{}, fmt.Errorf("%q is not valid in the name of a repository: use lower-case letters, digits and single separators", part)
 		}
 	}
 	return r, nil

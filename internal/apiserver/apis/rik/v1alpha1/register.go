@@ -46,7 +46,7 @@ func addFieldLabels(scheme *runtime.Scheme) error {
 		}
 		convert := func(label, value string) (string, string, error) {
 			if !allowed[label] {
-				return "", "", fmt.Errorf("%q is not a field that %s can be selected by; known: %v", label, kind, labels)
+				return "", "", fmt.Errorf("%q is not a field selector of %s; the field selectors are %v", label, kind, labels)
 			}
 			return label, value, nil
 		}

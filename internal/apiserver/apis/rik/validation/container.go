@@ -13,7 +13,7 @@ import (
 func containers(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	errs := atMost(at.Child("containers"), len(t.Containers)+len(t.InitContainers), MaxContainers)
 	if len(t.Containers) == 0 {
-		errs = append(errs, field.Required(at.Child("containers"), "kind Pod needs at least one"))
+		errs = append(errs, field.Required(at.Child("containers"), "kind Pod needs at least one container"))
 	}
 	inVolumes := map[string]bool{}
 	for i := range t.Volumes {
@@ -31,7 +31,7 @@ func containers(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 		c, here := &t.InitContainers[i], at.Child("initContainers").Index(i)
 		errs = append(errs, names.add(here.Child("name"), c.Name)...)
 		errs = append(errs, container(here, c, inVolumes)...)
-		const why = "an init container ends before anything is served"
+		const why = "init containers cannot serve ports, because they end before the containers start"
 		errs = append(errs, notHonoured(here.Child("ports"), len(c.Ports) > 0, why)...)
 		errs = append(errs, notHonoured(here.Child("livenessProbe"), c.LivenessProbe != nil, why)...)
 		errs = append(errs, notHonoured(here.Child("readinessProbe"), c.ReadinessProbe != nil, why)...)
@@ -85,7 +85,7 @@ func command(at *field.Path, commands, args []string) field.ErrorList {
 		}
 	}
 	if len(commands) > 0 && commands[0] == "" {
-		errs = append(errs, field.Required(at.Child("command").Index(0), "the program to run"))
+		errs = append(errs, field.Required(at.Child("command").Index(0), "must contain the program to run"))
 	}
 	if total > MaxTextBytes {
 		errs = append(errs, field.TooLong(at.Child("args"), "", MaxTextBytes))
@@ -116,7 +116,7 @@ func environment(at *field.Path, env []rik.EnvVar) field.ErrorList {
 		}
 		total += len(e.Name) + len(e.Value) + 2
 		if e.ValueFrom != nil {
-			errs = append(errs, notHonoured(here.Child("valueFrom"), e.Value != "", "excludes value")...)
+			errs = append(errs, notHonoured(here.Child("valueFrom"), e.Value != "", "must not be set together with value")...)
 			errs = append(errs, valueFrom(here.Child("valueFrom"), e.ValueFrom)...)
 		}
 	}
@@ -197,7 +197,7 @@ func port(at *field.Path, p *rik.Port, hostNetwork bool) field.ErrorList {
 		errs = append(errs, label(at.Child("name"), p.Name)...)
 	}
 	if hostNetwork && p.Port != p.TargetPort {
-		errs = append(errs, field.Invalid(at.Child("targetPort"), p.TargetPort, "must be the same as port with hostNetwork: the process listens on the node itself"))
+		errs = append(errs, field.Invalid(at.Child("targetPort"), p.TargetPort, "must be the same as port with hostNetwork, because the process listens on the node itself"))
 	}
 	return errs
 }
@@ -221,7 +221,7 @@ func capabilities(at *field.Path, list []string, all bool) field.ErrorList {
 	unique := seen{}
 	for i, name := range list {
 		if !knownCapabilities[name] && (name != "ALL" || !all) {
-			errs = append(errs, field.Invalid(at.Index(i), name, `is not a capability of Linux, written without "CAP_", such as NET_ADMIN`))
+			errs = append(errs, field.Invalid(at.Index(i), name, `is not a capability of Linux: write the name without "CAP_", such as NET_ADMIN`))
 		}
 		errs = append(errs, unique.add(at.Index(i), name)...)
 	}

@@ -20,7 +20,7 @@ func Instance(i *rik.Instance) field.ErrorList {
 	if i.Spec.Revision != "" {
 		errs = append(errs, label(specPath.Child("revision"), i.Spec.Revision)...)
 	}
-	errs = append(errs, notHonoured(specPath.Child("nodeName"), i.Spec.NodeName != "", "is written by the binding: use the workload's nodeSelector or affinity to choose a node")...)
+	errs = append(errs, notHonoured(specPath.Child("nodeName"), i.Spec.NodeName != "", "is set by the scheduler: use nodeSelector or affinity in the workload to choose a node")...)
 	if len(i.Spec.Replaces) > 64 {
 		errs = append(errs, field.TooLong(specPath.Child("replaces"), "", 64))
 	}
@@ -40,7 +40,7 @@ func InstanceUpdate(i, old *rik.Instance) field.ErrorList {
 		if i.Spec.NodeName != allowed.NodeName {
 			at = specPath.Child("nodeName")
 		}
-		errs = append(errs, field.Forbidden(at, "an instance is bound once and never changed: a replacement is a new instance"))
+		errs = append(errs, field.Forbidden(at, "must not change after the binding: a replacement is a new instance"))
 	}
 	if i.Spec.NodeName != "" {
 		errs = append(errs, subdomain(specPath.Child("nodeName"), i.Spec.NodeName)...)

@@ -30,19 +30,19 @@ func isolation(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 		errs = among(at.Child("isolation"), t.Isolation, rik.IsolationContainer, rik.IsolationMicroVM)
 		virtual = t.Isolation == rik.IsolationMicroVM
 	default:
-		errs = append(errs, field.Forbidden(at.Child("isolation"), "is for kind Pod: a Function always is a microVM, an App never"))
+		errs = append(errs, field.Forbidden(at.Child("isolation"), "is allowed only for kind Pod: a Function is always a microVM, and an App never is"))
 	}
 	errs = append(errs, rateLimits(at.Child("rateLimits"), t.RateLimits, virtual)...)
 	if !virtual {
 		return errs
 	}
-	errs = append(errs, notHonoured(at.Child("hostNetwork"), t.HostNetwork, "a microVM has no share in the node's network")...)
+	errs = append(errs, notHonoured(at.Child("hostNetwork"), t.HostNetwork, "a microVM cannot use the node's network")...)
 	if t.Kind != rik.KindPod {
 		return errs
 	}
-	errs = append(errs, notHonoured(at.Child("runtime"), t.Runtime != "", "a microVM has no OCI runtime")...)
+	errs = append(errs, notHonoured(at.Child("runtime"), t.Runtime != "", "a microVM does not use an OCI runtime")...)
 	for i := range t.Volumes {
-		errs = append(errs, notHonoured(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "a microVM has no share in the node's files")...)
+		errs = append(errs, notHonoured(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "a microVM cannot use the node's files")...)
 	}
 	cpu := resource.Quantity{}
 	for i := range t.Containers {
@@ -59,7 +59,7 @@ func isolation(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 
 func unprivileged(at *field.Path, c *rik.Container) field.ErrorList {
 	set := c.Security != nil && c.Security.Privileged
-	return notHonoured(at.Child("security", "privileged"), set, "a microVM has no privileges to give on its node; addCapabilities are those in the guest")
+	return notHonoured(at.Child("security", "privileged"), set, "a microVM cannot have privileges on its node; addCapabilities adds capabilities in the guest")
 }
 
 // processors refuses more than a machine can have.
@@ -75,7 +75,7 @@ func rateLimits(at *field.Path, r *rik.RateLimits, virtual bool) field.ErrorList
 		return nil
 	}
 	if !virtual {
-		return field.ErrorList{field.Forbidden(at, "is for microVMs: kind Function, or isolation microvm")}
+		return field.ErrorList{field.Forbidden(at, "is allowed only for microVMs: kind Function, or isolation microvm")}
 	}
 	const most = int64(1) << 50
 	errs := within(at.Child("diskBytesPerSecond"), r.DiskBytesPerSecond, 0, most)
@@ -103,19 +103,19 @@ func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 	var errs field.ErrorList
 	switch {
 	case e.Rootfs != "" && e.Image != "":
-		errs = append(errs, field.Forbidden(at.Child("image"), "either rootfs or image may be set"))
+		errs = append(errs, field.Forbidden(at.Child("image"), "rootfs and image must not be set together"))
 	case e.Rootfs == "" && e.Image == "":
-		errs = append(errs, field.Required(at, "either rootfs or image is needed"))
+		errs = append(errs, field.Required(at, "rootfs or image is required"))
 	case e.Image != "":
 		errs = append(errs, image(at.Child("image"), e.Image)...)
-		errs = append(errs, notHonoured(at.Child("sha256"), e.SHA256 != "", "is for rootfs; an image has a digest")...)
+		errs = append(errs, notHonoured(at.Child("sha256"), e.SHA256 != "", "is allowed only with rootfs; an image has a digest")...)
 	default:
 		// http is for the node to allow or refuse: Warnings says so.
 		errs = append(errs, location(at.Child("rootfs"), e.Rootfs, "http", "https")...)
 		if e.SHA256 != "" && !sha256Pattern.MatchString(e.SHA256) {
 			errs = append(errs, field.Invalid(at.Child("sha256"), e.SHA256, "must be 64 lower-case hexadecimal digits"))
 		}
-		errs = append(errs, notHonoured(at.Child("args"), len(e.Args) > 0 && len(e.Command) == 0, "needs a command: a rootfs names no program of its own")...)
+		errs = append(errs, notHonoured(at.Child("args"), len(e.Args) > 0 && len(e.Command) == 0, "is required with rootfs, which does not name a program")...)
 	}
 	errs = append(errs, command(at, e.Command, e.Args)...)
 	if e.WorkingDir != "" {
@@ -128,7 +128,7 @@ func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 func machineResources(at *field.Path, r *rik.Resources) field.ErrorList {
 	errs := resources(at, r)
 	if memory, ok := r.Limits[rik.ResourceMemory]; ok {
-		errs = append(errs, atLeast(at.Child("limits").Key("memory"), memory, smallestMachine, ": a microVM has a kernel of its own")...)
+		errs = append(errs, atLeast(at.Child("limits").Key("memory"), memory, smallestMachine, ": a microVM has its own kernel")...)
 	}
 	return append(errs, processors(at.Child("limits").Key("cpu"), r.Limits[rik.ResourceCPU])...)
 }
@@ -136,7 +136,7 @@ func machineResources(at *field.Path, r *rik.Resources) field.ErrorList {
 func app(at *field.Path, a *rik.App, hostNetwork bool) field.ErrorList {
 	errs := repository(at, a)
 	if len(a.Command) == 0 {
-		errs = append(errs, field.Required(at.Child("command"), "the program to run, such as ./server for one of the repository"))
+		errs = append(errs, field.Required(at.Child("command"), "must contain the program to run, such as ./server for a program of the repository"))
 	}
 	errs = append(errs, command(at, a.Command, a.Args)...)
 	errs = append(errs, environment(at.Child("env"), a.Env)...)

@@ -26,7 +26,7 @@ func Node(n *rik.Node) field.ErrorList {
 func NodeUpdate(n, old *rik.Node) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&n.ObjectMeta, &old.ObjectMeta, metadata)
 	if old.Spec.PodCIDR != "" && n.Spec.PodCIDR != old.Spec.PodCIDR {
-		errs = append(errs, field.Forbidden(specPath.Child("podCIDR"), "may not change once it is set"))
+		errs = append(errs, field.Forbidden(specPath.Child("podCIDR"), "must not change after it is set"))
 	}
 	return sorted(append(errs, nodeSpec(&n.Spec)...))
 }
@@ -50,7 +50,7 @@ func nodeSpec(s *rik.NodeSpec) field.ErrorList {
 func cidr(at *field.Path, value string) field.ErrorList {
 	prefix, err := netip.ParsePrefix(value)
 	if err != nil {
-		return field.ErrorList{field.Invalid(at, value, "must be a range of addresses such as 10.42.3.0/24")}
+		return field.ErrorList{field.Invalid(at, value, "must be an address range such as 10.42.3.0/24")}
 	}
 	if masked := prefix.Masked(); masked != prefix {
 		return field.ErrorList{field.Invalid(at, value, fmt.Sprintf("must be written as %s", masked))}

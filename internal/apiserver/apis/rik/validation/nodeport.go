@@ -78,10 +78,10 @@ func (n NodePorts) refuse(p OwnPort) string {
 	}
 	const flag = "the server's --service-node-port-range"
 	if what, taken := n.own[p]; taken {
-		return fmt.Sprintf("is rik's own port for %s; the operator allows it by naming the port alone in %s", what, flag)
+		return fmt.Sprintf("is used by rik itself for %s; the operator can allow it by listing the single port in %s", what, flag)
 	}
 	if !within {
-		return fmt.Sprintf("is outside the ports of nodes that workloads may have, %s (%s)", n, flag)
+		return fmt.Sprintf("is outside the node ports of workloads, %s (%s)", n, flag)
 	}
 	return ""
 }

@@ -38,14 +38,14 @@ func TestNodePorts(t *testing.T) {
 		{validation.DefaultNodePorts, 80, rik.ProtocolTCP, rik.PortNodePort, "1024-65535 (the server's --service-node-port-range)"},
 		{validation.DefaultNodePorts, 53, rik.ProtocolUDP, rik.PortLoadBalancer, "outside"},
 		{validation.DefaultNodePorts, 80, rik.ProtocolTCP, rik.PortClusterIP, ""},
-		{validation.DefaultNodePorts, 5000, rik.ProtocolTCP, rik.PortNodePort, "rik's own port for the API"},
-		{validation.DefaultNodePorts, 5000, "", rik.PortNodePort, "rik's own"},
+		{validation.DefaultNodePorts, 5000, rik.ProtocolTCP, rik.PortNodePort, "used by rik itself for the API"},
+		{validation.DefaultNodePorts, 5000, "", rik.PortNodePort, "used by rik itself"},
 		{validation.DefaultNodePorts, 5000, rik.ProtocolUDP, rik.PortNodePort, ""},
-		{validation.DefaultNodePorts, 8472, rik.ProtocolUDP, rik.PortNodePort, "rik's own"},
+		{validation.DefaultNodePorts, 8472, rik.ProtocolUDP, rik.PortNodePort, "used by rik itself"},
 		{"80, 443,30000-32767", 443, rik.ProtocolTCP, rik.PortNodePort, ""},
-		{"80,30000-32767", 8080, rik.ProtocolTCP, rik.PortNodePort, "outside the ports of nodes that workloads may have, 80,30000-32767"},
+		{"80,30000-32767", 8080, rik.ProtocolTCP, rik.PortNodePort, "outside the node ports of workloads, 80,30000-32767"},
 		{"5000,30000-32767", 5000, rik.ProtocolTCP, rik.PortNodePort, ""},
-		{"1-65535", 5000, rik.ProtocolTCP, rik.PortNodePort, "rik's own"},
+		{"1-65535", 5000, rik.ProtocolTCP, rik.PortNodePort, "used by rik itself"},
 	}
 	for _, tc := range cases {
 		ports, err := validation.ParseNodePorts(tc.list, own)

@@ -76,7 +76,7 @@ func toleration(at *field.Path, t *rik.Toleration) field.ErrorList {
 	case t.Key != "":
 		errs = append(errs, qualified(at.Child("key"), t.Key)...)
 	case t.Operator != rik.TolerationExists:
-		errs = append(errs, field.Required(at.Child("key"), "only operator Exists tolerates every key"))
+		errs = append(errs, field.Required(at.Child("key"), "is required, except with operator Exists"))
 	}
 	if t.Operator == rik.TolerationExists {
 		errs = append(errs, notHonoured(at.Child("value"), t.Value != "", "has no effect with operator Exists")...)

@@ -20,8 +20,8 @@ func Privileges(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 			errs = append(errs, field.Forbidden(where, why))
 		}
 	}
-	need(at.Child("hostNetwork"), t.HostNetwork, "shares the node's network")
-	need(at.Child("priority"), t.Priority > 0, "displaces instances of others")
+	need(at.Child("hostNetwork"), t.HostNetwork, "uses the node's network")
+	need(at.Child("priority"), t.Priority > 0, "can preempt instances of other users")
 	need(at.Child("app"), t.App != nil, "runs a process on the node itself")
 	need(at.Child("app", "user"), t.App != nil && rootUser(t.App.User), "runs that process as the node's root")
 	if t.Function != nil {
@@ -30,15 +30,15 @@ func Privileges(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 		need(at.Child("function", "execution", "image"), local(e.Image), "reads a file of the node")
 	}
 	for i := range t.Volumes {
-		need(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "reaches files of the node")
+		need(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "accesses files of the node")
 	}
 	for name, list := range map[string][]rik.Container{"containers": t.Containers, "initContainers": t.InitContainers} {
 		for i := range list {
 			here, c := at.Child(name).Index(i), &list[i]
 			need(here.Child("image"), local(c.Image), "reads a file of the node")
 			if c.Security != nil {
-				need(here.Child("security", "privileged"), c.Security.Privileged, "takes every protection away")
-				need(here.Child("security", "addCapabilities"), len(c.Security.AddCapabilities) > 0, "adds to the safe set of capabilities")
+				need(here.Child("security", "privileged"), c.Security.Privileged, "removes every protection")
+				need(here.Child("security", "addCapabilities"), len(c.Security.AddCapabilities) > 0, "adds capabilities beyond the default set")
 			}
 		}
 	}
@@ -62,14 +62,14 @@ func Warnings(s *rik.WorkloadSpec) []string {
 	var out []string
 	t := &s.InstanceTemplate
 	if f := t.Function; f != nil && strings.HasPrefix(f.Execution.Rootfs, "http://") {
-		text := specPath.Child("function", "execution", "rootfs").String() + ": http:// is fetched only by nodes that allow it; use https://"
+		text := specPath.Child("function", "execution", "rootfs").String() + ": only nodes that allow http:// download this URL; use https://"
 		if f.Execution.SHA256 == "" {
-			text += ", or anyone on the way can change the root: give its sha256"
+			text += ", or set sha256: otherwise anyone on the network path can change the root file system"
 		}
 		out = append(out, text)
 	}
 	if t.App != nil && rootUser(t.App.User) {
-		out = append(out, specPath.Child("app", "user").String()+": the process is root on its node and can do anything there")
+		out = append(out, specPath.Child("app", "user").String()+": the process runs as root on its node and is not restricted there")
 	}
 	return out
 }

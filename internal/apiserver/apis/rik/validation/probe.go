@@ -70,10 +70,10 @@ func httpProbe(at *field.Path, h *rik.HTTPProbe) field.ErrorList {
 	for _, name := range names {
 		value := h.Headers[name]
 		if !httpguts.ValidHeaderFieldName(name) {
-			errs = append(errs, field.Invalid(at.Child("headers").Key(name), name, "is not a name of an HTTP header"))
+			errs = append(errs, field.Invalid(at.Child("headers").Key(name), name, "is not a valid name of an HTTP header"))
 		}
 		if len(value) > MaxPathBytes || !httpguts.ValidHeaderFieldValue(value) {
-			errs = append(errs, field.Invalid(at.Child("headers").Key(name), "", "is not a value of an HTTP header"))
+			errs = append(errs, field.Invalid(at.Child("headers").Key(name), "", "is not a valid value of an HTTP header"))
 		}
 	}
 	return errs

@@ -77,9 +77,9 @@ func amount(at *field.Path, name rik.ResourceName, q resource.Quantity) field.Er
 	}
 	if rounded := q.DeepCopy(); !rounded.RoundUp(scale) {
 		if name == rik.ResourceCPU {
-			return field.ErrorList{field.Invalid(at, q.String(), "must be a whole number of thousandths of a core")}
+			return field.ErrorList{field.Invalid(at, q.String(), "must be a multiple of 1m (a thousandth of a core)")}
 		}
-		return field.ErrorList{field.Invalid(at, q.String(), "must be a whole number (the suffix m means thousandths; mega is M or Mi)")}
+		return field.ErrorList{field.Invalid(at, q.String(), "must be a whole number (the suffix m means thousandths; use M or Mi for mega)")}
 	}
 	return nil
 }

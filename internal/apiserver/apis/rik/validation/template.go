@@ -40,7 +40,7 @@ func template(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 func byKind(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	var errs field.ErrorList
 	if t.Kind != rik.KindPod {
-		why := "is for kind Pod"
+		why := "is allowed only for kind Pod"
 		errs = append(errs, notHonoured(at.Child("containers"), len(t.Containers) > 0, why)...)
 		errs = append(errs, notHonoured(at.Child("initContainers"), len(t.InitContainers) > 0, why)...)
 		errs = append(errs, notHonoured(at.Child("volumes"), len(t.Volumes) > 0, why)...)
@@ -51,20 +51,20 @@ func byKind(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	}
 	switch {
 	case t.Kind != rik.KindFunction:
-		errs = append(errs, notHonoured(at.Child("function"), t.Function != nil, "is for kind Function")...)
+		errs = append(errs, notHonoured(at.Child("function"), t.Function != nil, "is allowed only for kind Function")...)
 	case t.Function == nil:
-		errs = append(errs, field.Required(at.Child("function"), "kind Function needs it"))
+		errs = append(errs, field.Required(at.Child("function"), "is required for kind Function"))
 	default:
 		errs = append(errs, function(at.Child("function"), t.Function)...)
 	}
 	switch {
 	case t.Kind != rik.KindApp:
-		errs = append(errs, notHonoured(at.Child("app"), t.App != nil, "is for kind App")...)
+		errs = append(errs, notHonoured(at.Child("app"), t.App != nil, "is allowed only for kind App")...)
 	case t.App == nil:
-		errs = append(errs, field.Required(at.Child("app"), "kind App needs it"))
+		errs = append(errs, field.Required(at.Child("app"), "is required for kind App"))
 	default:
 		errs = append(errs, app(at.Child("app"), t.App, t.HostNetwork)...)
-		errs = append(errs, notHonoured(at.Child("imagePullSecrets"), len(t.ImagePullSecrets) > 0, "is for images, which an App has none of")...)
+		errs = append(errs, notHonoured(at.Child("imagePullSecrets"), len(t.ImagePullSecrets) > 0, "is not allowed for kind App, which has no images")...)
 	}
 	return errs
 }
@@ -79,7 +79,7 @@ func templateMetadata(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	for _, key := range slices.Sorted(maps.Keys(t.Annotations)) {
 		ours := strings.HasPrefix(key, rik.GroupName+"/") && key != rikv1alpha1.AnnotationRestartedAt
 		// Instances get these, and the controller goes by them.
-		errs = append(errs, notHonoured(at.Child("annotations").Key(key), ours, "is the system's own")...)
+		errs = append(errs, notHonoured(at.Child("annotations").Key(key), ours, "is reserved for the system")...)
 	}
 	return append(errs, apivalidation.ValidateAnnotations(t.Annotations, at.Child("annotations"))...)
 }
@@ -134,16 +134,16 @@ func repository(at *field.Path, a *rik.App) field.ErrorList {
 	case uses && a.Version == "":
 		errs = append(errs, field.Required(at.Child("version"), "the repository's address has "+placeholder+" in it"))
 	case !uses && a.Version != "":
-		errs = append(errs, field.Invalid(at.Child("version"), a.Version, "nothing uses it: write "+placeholder+" in repo where the version belongs, or leave the version out"))
+		errs = append(errs, field.Invalid(at.Child("version"), a.Version, "is not used: write "+placeholder+" in repo at the place of the version, or remove the version"))
 	}
 	if choices := strings.Split(a.Repo, "|"); len(choices) > 1 {
 		for i := range choices {
 			choices[i] = strconv.Quote(strings.TrimSpace(choices[i]))
 		}
-		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "must be one place and not a choice: write "+strings.Join(choices, " or ")))
+		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "must not have alternatives: write "+strings.Join(choices, " or ")))
 	}
 	if rest := strings.ReplaceAll(a.Repo, placeholder, ""); strings.ContainsAny(rest, "{}") {
-		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "has braces that are not the placeholder "+placeholder+": write exactly that, in lower case and with single braces"))
+		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "has braces outside of the placeholder "+placeholder+": write exactly that, in lower case and with single braces"))
 	}
 	// Where the version is to stand any text will do; what is wrong is said of the
 	// address as it was given.

@@ -20,7 +20,7 @@ var tenantVerbs = []string{"*", "get", "list", "watch", "create", "update", "pat
 func Tenant(t *rik.Tenant) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&t.ObjectMeta, false, apivalidation.NameIsDNSLabel, metadata)
 	if t.Name == "default" || strings.HasPrefix(t.Name, "kube-") || strings.HasPrefix(t.Name, "rik-") {
-		errs = append(errs, field.Forbidden(metadata.Child("name"), `"default" and names that begin with "kube-" or "rik-" are the system's`))
+		errs = append(errs, field.Forbidden(metadata.Child("name"), `"default" and names that begin with "kube-" or "rik-" are reserved for the system`))
 	}
 	return sorted(append(errs, tenantSpec(&t.Spec)...))
 }
@@ -61,7 +61,7 @@ func tenantUser(at *field.Path, u *rik.TenantUser) field.ErrorList {
 	case len(u.Name) > 256 || strings.ContainsFunc(u.Name, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		errs = append(errs, field.Invalid(at.Child("name"), u.Name, "must be at most 256 bytes without control characters"))
 	case strings.HasPrefix(u.Name, "system:") || strings.HasPrefix(u.Name, "rik:"):
-		errs = append(errs, field.Forbidden(at.Child("name"), `names that begin with "system:" or "rik:" are not people's`))
+		errs = append(errs, field.Forbidden(at.Child("name"), `names that begin with "system:" or "rik:" are reserved for the system`))
 	}
 	errs = append(errs, atMost(at.Child("verbs"), len(u.Verbs), MaxTenantRules)...)
 	for i, v := range u.Verbs {
@@ -73,7 +73,7 @@ func tenantUser(at *field.Path, u *rik.TenantUser) field.ErrorList {
 	}
 	for name, list := range map[string][]string{"verbs": u.Verbs, "resources": u.Resources} {
 		if len(list) > 1 && slices.Contains(list, "*") {
-			errs = append(errs, field.Invalid(at.Child(name), list, `"*" includes all others`))
+			errs = append(errs, field.Invalid(at.Child(name), list, `"*" includes all other verbs`))
 		}
 	}
 	return errs

@@ -133,7 +133,7 @@ func relativePath(at *field.Path, value string) field.ErrorList {
 		return field.ErrorList{field.Invalid(at, value, "must be a relative path")}
 	}
 	if value == "." {
-		return field.ErrorList{field.Invalid(at, value, "must name something")}
+		return field.ErrorList{field.Invalid(at, value, "must name a file or directory")}
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func user(at *field.Path, value string) field.ErrorList {
 	}
 	for _, p := range parts {
 		if !userPart.MatchString(p) {
-			return field.ErrorList{field.Invalid(at, value, `must be a user's name or number, or either with ":" and a group's`)}
+			return field.ErrorList{field.Invalid(at, value, `must be the name or ID of a user, optionally with ":" and the name or ID of a group`)}
 		}
 		// The kernel's ids are 32 bits, of which the highest means "none";
 		// container runtimes take 31.

@@ -389,14 +389,14 @@ func TestWarnings(t *testing.T) {
 		"ports":    {func(w *rikv1alpha1.Workload) { first(w).Ports = []rikv1alpha1.Port{{Port: 80}} }, nil},
 		"function": {func(w *rikv1alpha1.Workload) { rootfs(w, "https://example.com/a") }, nil},
 		"rootfs over http": {func(w *rikv1alpha1.Workload) { rootfs(w, "http://example.com/a") }, []string{
-			"spec.function.execution.rootfs: http:// is fetched only by nodes that allow it; use https://, or anyone on the way can change the root: give its sha256",
+			"spec.function.execution.rootfs: only nodes that allow http:// download this URL; use https://, or set sha256: otherwise anyone on the network path can change the root file system",
 		}},
 		"rootfs over http with its sum": {func(w *rikv1alpha1.Workload) {
 			rootfs(w, "http://example.com/a").SHA256 = strings.Repeat("0", 64)
-		}, []string{"spec.function.execution.rootfs: http:// is fetched only by nodes that allow it; use https://"}},
+		}, []string{"spec.function.execution.rootfs: only nodes that allow http:// download this URL; use https://"}},
 		"app": {func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{User: "1000"} }, nil},
 		"app as root": {func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{User: "root"} }, []string{
-			"spec.app.user: the process is root on its node and can do anything there",
+			"spec.app.user: the process runs as root on its node and is not restricted there",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -89,7 +89,7 @@ func strategy(at *field.Path, s *rik.UpdateStrategy) field.ErrorList {
 	errs = append(errs, share(at.Child("maxSurge"), s.MaxSurge, 1000)...)
 	errs = append(errs, share(at.Child("maxUnavailable"), s.MaxUnavailable, 100)...)
 	if shareIsZero(s.MaxSurge) && shareIsZero(s.MaxUnavailable) {
-		errs = append(errs, field.Invalid(at.Child("maxUnavailable"), s.MaxUnavailable.String(), "must not be 0 when maxSurge is 0: no instance could ever be replaced"))
+		errs = append(errs, field.Invalid(at.Child("maxUnavailable"), s.MaxUnavailable.String(), "must not be 0 when maxSurge is 0, because then no instance can be replaced"))
 	}
 	return errs
 }

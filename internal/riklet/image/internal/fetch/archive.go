@@ -58,7 +58,7 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget, m
 		}
 		err = copyFile(to, tr, hdr.Size, budget)
 		if errors.Is(err, fs.ErrExist) {
-			err = fmt.Errorf("%w: the archive has it twice", wire.ErrRefused)
+			err = fmt.Errorf("%w: the archive contains it twice", wire.ErrRefused)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)

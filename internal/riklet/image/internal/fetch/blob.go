@@ -58,7 +58,7 @@ func (b *blobReader) verify(unpackErr error) error {
 		return fmt.Errorf("%w: the blob is truncated: %d of %d bytes", wire.ErrDigest, b.read, b.info.Size)
 	}
 	if got := b.hash.Digest(); got != b.info.Digest {
-		return fmt.Errorf("%w: the blob should be %s and is %s", wire.ErrDigest, b.info.Digest, got)
+		return fmt.Errorf("%w: the blob is %[3]s instead of %[2]s", wire.ErrDigest, b.info.Digest, got)
 	}
 	// The blob matches its digest.
 	return refuseDamage(unpackErr)

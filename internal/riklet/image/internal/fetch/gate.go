@@ -53,7 +53,7 @@ func openGate(req wire.Request, named reference.Named, sys *types.SystemContext)
 	}
 	g := &gate{places: known, networks: req.AllowNetworks, proxy: http.ProxyFromEnvironment, failures: map[string]error{}}
 	if g.tunnel, err = openTunnel(g.connect); err != nil {
-		return nil, fmt.Errorf("guarding the connections of the pull: %w", err)
+		return nil, fmt.Errorf("restricting the connections of the pull: %w", err)
 	}
 	sys.DockerProxy = g.route
 	return g, nil
@@ -66,7 +66,7 @@ func (g *gate) Close() error { return g.tunnel.Close() }
 // proxy for this host, that proxy resolves the name, so it must also check the address.
 func (g *gate) route(u *url.URL) (*url.URL, error) {
 	if u.Scheme != "https" && !g.plain[strings.ToLower(u.Hostname())] {
-		return nil, fmt.Errorf("%w: %s://%s has no TLS; the node's administrator can allow that with insecure = true for %s in registries.conf",
+		return nil, fmt.Errorf("%w: %s://%s does not use TLS; the node's administrator can allow that with insecure = true for %s in registries.conf",
 			wire.ErrRefused, u.Scheme, u.Host, u.Host)
 	}
 	if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
@@ -85,7 +85,7 @@ func (g *gate) connect(ctx context.Context, target string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: dialTime, KeepAlive: dialTime, ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return fmt.Errorf("%w: the address %q cannot be judged", wire.ErrRefused, address)
+			return fmt.Errorf("%w: the address %q cannot be parsed", wire.ErrRefused, address)
 		}
 		return g.validate(target, to.Addr())
 	}}
@@ -109,7 +109,7 @@ func (g *gate) validate(target string, addr netip.Addr) error {
 	if what == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: %s leads to %s, %s; the node's administrator can allow it: the network with --allow-fetch, or %s in registries.conf",
+	return fmt.Errorf("%w: %s leads to %s, %s; the node's administrator can allow the network with --allow-fetch, or %s in registries.conf",
 		wire.ErrRefused, target, addr, what, target)
 }
 

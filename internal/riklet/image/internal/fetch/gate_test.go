@@ -111,23 +111,23 @@ func TestGateJudgesURLs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ image, url, refused string }{
 		{"mine.example/app", "https://mine.example/v2/", ""},
-		{"mine.example/app", "http://mine.example/v2/", "no TLS"},
-		{"mine.example/app", "http://auth.example/token", "no TLS"},
-		{"mine.example/app", "http://169.254.169.254/latest", "no TLS"},
+		{"mine.example/app", "http://mine.example/v2/", "does not use TLS"},
+		{"mine.example/app", "http://auth.example/token", "does not use TLS"},
+		{"mine.example/app", "http://169.254.169.254/latest", "does not use TLS"},
 		{"mine.example/app", "https://169.254.169.254/latest", "metadata"},
 		{"mine.example/app", "https://[fe80::1%25eth0]/", "link-local"},
 		{"mine.example/app", "https://10.0.0.1/", "private"},
 		{"mine.example/app", "https://10.99.0.1/", ""},
-		{"mine.example/app", "ftp://mine.example/", "no TLS"},
+		{"mine.example/app", "ftp://mine.example/", "does not use TLS"},
 		{"10.0.0.1:5000/app", "https://10.0.0.1:5000/v2/", ""},
-		{"10.0.0.1:5000/app", "http://10.0.0.1:5000/v2/", "no TLS"},
+		{"10.0.0.1:5000/app", "http://10.0.0.1:5000/v2/", "does not use TLS"},
 		{"plain.example:5000/app", "http://plain.example:5000/v2/", ""},
 		{"plain.example:5000/app", "http://plain.example:5001/token", ""},
-		{"plain.example:5000/app", "http://auth.example/token", "no TLS"},
+		{"plain.example:5000/app", "http://auth.example/token", "does not use TLS"},
 		{"a.lab.example/app", "http://a.lab.example/v2/", ""},
-		{"a.lab.example/app", "http://b.lab.example/v2/", "no TLS"},
+		{"a.lab.example/app", "http://b.lab.example/v2/", "does not use TLS"},
 		{"localhost:5000/app", "http://localhost:5000/v2/", ""}, // the address is checked later
-		{"localhost:5000/app", "http://127.0.0.1:22/", "no TLS"},
+		{"localhost:5000/app", "http://127.0.0.1:22/", "does not use TLS"},
 		{"127.0.0.1:5000/app", "http://127.0.0.1:5000/v2/", "loopback"},
 	} {
 		u, err := url.Parse(tc.url)

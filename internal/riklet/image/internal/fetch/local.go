@@ -91,13 +91,13 @@ func choose(manifests []v1.Descriptor, tag string) (v1.Descriptor, error) {
 		case 1:
 			return manifests[0], nil
 		}
-		return v1.Descriptor{}, fmt.Errorf("%w: the layout has %d images; name the tag of one behind its path", wire.ErrInvalidReference, len(manifests))
+		return v1.Descriptor{}, fmt.Errorf("%w: the layout has %d images; append the tag of one to the path", wire.ErrInvalidReference, len(manifests))
 	}
 	tagged := slices.DeleteFunc(slices.Clone(manifests), func(d v1.Descriptor) bool {
 		return d.Annotations[v1.AnnotationRefName] != tag
 	})
 	if len(tagged) == 0 {
-		return v1.Descriptor{}, fmt.Errorf("%w: nothing has the tag %q", wire.ErrNotPresent, tag)
+		return v1.Descriptor{}, fmt.Errorf("%w: no image has the tag %q", wire.ErrNotPresent, tag)
 	}
 	known := slices.IndexFunc(tagged, func(d v1.Descriptor) bool { return slices.Contains(manifestTypes, d.MediaType) })
 	return tagged[max(known, 0)], nil
@@ -160,7 +160,7 @@ func readAtMost(r io.Reader) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > maxDocument {
-		return nil, fmt.Errorf("%w: more than %d bytes, which is all that an index, a manifest or a configuration may have", wire.ErrTooLarge, maxDocument)
+		return nil, fmt.Errorf("%w: more than %d bytes, the limit for an index, a manifest or a configuration", wire.ErrTooLarge, maxDocument)
 	}
 	return data, nil
 }

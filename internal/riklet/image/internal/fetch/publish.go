@@ -44,7 +44,7 @@ func publish(layersDir string, layers []*staged) error {
 	defer func() { _ = dir.Close() }()
 	// Sync the file system with one call instead of one call per file.
 	if err := unix.Syncfs(int(dir.Fd())); err != nil {
-		return fmt.Errorf("syncing: %w", err)
+		return fmt.Errorf("writing to the disk: %w", err)
 	}
 	for _, s := range layers {
 		if s.reused {

@@ -51,7 +51,7 @@ func resolve(ctx context.Context, src *source, sys *types.SystemContext) (*plan,
 		return nil, err
 	}
 	if mt := m.ConfigInfo().MediaType; !slices.Contains(configTypes, mt) {
-		return nil, fmt.Errorf("%w: the configuration has the media type %q, this is no container image", wire.ErrUnsupported, mt)
+		return nil, fmt.Errorf("%w: the configuration has the media type %q, so this is not a container image", wire.ErrUnsupported, mt)
 	}
 	p := &plan{digest: top}
 	for _, l := range m.LayerInfos() {
@@ -102,7 +102,7 @@ func instance(ctx context.Context, src *source, sys *types.SystemContext) (diges
 		}
 		chosen = &want.Digest
 	}
-	return "", nil, fmt.Errorf("%w: indexes within indexes, more than %d deep", wire.ErrRefused, maxIndexDepth)
+	return "", nil, fmt.Errorf("%w: the indexes are nested more than %d deep", wire.ErrRefused, maxIndexDepth)
 }
 
 // alsoRuns lists the other architectures whose programs a processor can run.
@@ -124,7 +124,7 @@ func choosePlatform(index []byte, mt string, sys *types.SystemContext) (v1.Descr
 		chosen, err = list.ChooseInstance(&second)
 	}
 	if err != nil {
-		return v1.Descriptor{}, fmt.Errorf("%w: the index has none for linux/%s: %w", wire.ErrPlatform, runtime.GOARCH, err)
+		return v1.Descriptor{}, fmt.Errorf("%w: the index has no image for linux/%s: %w", wire.ErrPlatform, runtime.GOARCH, err)
 	}
 	entry, err := list.Instance(chosen)
 	if err != nil {
@@ -167,7 +167,7 @@ func checkDescriptor(d digest.Digest, size int64) error {
 		return fmt.Errorf("%w: digest %.200q: %w", wire.ErrRefused, d, err)
 	}
 	if size < 0 {
-		return fmt.Errorf("%w: the descriptor of %s says that it has %d bytes", wire.ErrRefused, d, size)
+		return fmt.Errorf("%w: the descriptor of %s has an impossible size, %d bytes", wire.ErrRefused, d, size)
 	}
 	return nil
 }
@@ -182,11 +182,11 @@ func checkContent(data []byte, want digest.Digest, size int64) error {
 			return fmt.Errorf("%w: %w", wire.ErrRefused, err)
 		}
 		if got != want {
-			return fmt.Errorf("%w: it should be %s and is %s", wire.ErrDigest, want, got)
+			return fmt.Errorf("%w: it is %[3]s instead of %[2]s", wire.ErrDigest, want, got)
 		}
 	}
 	if size >= 0 && int64(len(data)) != size {
-		return fmt.Errorf("%w: the descriptor of %s says that it has %d bytes, and it has %d", wire.ErrRefused, want, size, len(data))
+		return fmt.Errorf("%w: the descriptor of %s announces %d bytes, and it has %d", wire.ErrRefused, want, size, len(data))
 	}
 	return nil
 }
@@ -198,10 +198,10 @@ func (p *plan) check() error {
 		return fmt.Errorf("%w: it is for %s/%s, this node is linux/%s", wire.ErrPlatform, c.OS, c.Architecture, runtime.GOARCH)
 	}
 	if len(p.layers) != len(c.RootFS.DiffIDs) {
-		return fmt.Errorf("%w: the manifest has %d layers and the configuration %d", wire.ErrRefused, len(p.layers), len(c.RootFS.DiffIDs))
+		return fmt.Errorf("%w: the manifest has %d layers, and the configuration has %d", wire.ErrRefused, len(p.layers), len(c.RootFS.DiffIDs))
 	}
 	if len(p.layers) == 0 || len(p.layers) > maxLayers {
-		return fmt.Errorf("%w: %d layers, 1 to %d are possible", wire.ErrRefused, len(p.layers), maxLayers)
+		return fmt.Errorf("%w: the image has %d layers, and 1 to %d are allowed", wire.ErrRefused, len(p.layers), maxLayers)
 	}
 	for i, l := range p.layers {
 		if !slices.Contains(layerTypes, l.MediaType) || len(l.URLs) > 0 {

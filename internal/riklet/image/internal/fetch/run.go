@@ -17,7 +17,7 @@ import (
 )
 
 // errStoreGone ends a pull whose store has died, because its result has no user.
-var errStoreGone = errors.New("the image store is gone")
+var errStoreGone = errors.New("the riklet has ended")
 
 // Run serves one Request from stdin. It returns after it has written the Result or Failure. The
 // error is that of the Failure.

@@ -70,7 +70,7 @@ func (u *unpacker) tar(ctx context.Context, stream io.Reader) (Result, error) {
 	}
 	// The tar reader stops at the end marker; padding may follow.
 	if _, err := io.Copy(io.Discard, in); err != nil {
-		return Result{}, Classify(fmt.Errorf("reading what follows the archive: %w", err))
+		return Result{}, Classify(fmt.Errorf("reading the data after the archive: %w", err))
 	}
 	u.result.Implicit, u.result.Whiteouts = u.validate.implicit(), u.validate.hiding()
 	return u.result, nil

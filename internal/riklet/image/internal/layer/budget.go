@@ -32,7 +32,7 @@ func NewBudget(limits wire.Limits, dir string) (*Budget, error) {
 	if limits.ReserveBytes <= 0 {
 		var st syscall.Statfs_t
 		if err := syscall.Statfs(dir, &st); err != nil {
-			return nil, fmt.Errorf("looking at the file system of %s: %w", dir, err)
+			return nil, fmt.Errorf("reading the free space of %s: %w", dir, err)
 		}
 		limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
@@ -104,10 +104,10 @@ func (b *Budget) checkSpaceLocked(n int64) error {
 	b.sinceChecked = 0
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(b.dir, &st); err != nil {
-		return fmt.Errorf("looking at the file system of %s: %w", b.dir, err)
+		return fmt.Errorf("reading the free space of %s: %w", b.dir, err)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free-n < b.limits.ReserveBytes {
-		return fmt.Errorf("%w: %d bytes are free, %d must stay free and %d are to be written",
+		return fmt.Errorf("%w: %d bytes are free, %d must stay free, and %d are needed",
 			wire.ErrNoSpace, free, b.limits.ReserveBytes, n)
 	}
 	return nil

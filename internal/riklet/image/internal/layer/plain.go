@@ -121,7 +121,7 @@ func (u *unpacker) zipEntry(ctx context.Context, f *zip.File) error {
 	}
 	hdr, err := tar.FileInfoHeader(f.FileInfo(), link)
 	if err != nil {
-		return refuse("it is no kind of file that can be unpacked")
+		return refuse("files of this type are not supported")
 	}
 	hdr.Name = f.Name
 	if hdr.Typeflag != tar.TypeReg {
@@ -135,7 +135,7 @@ func (u *unpacker) zipEntry(ctx context.Context, f *zip.File) error {
 	// Reading to the end of the content verifies its checksum.
 	n, err := io.Copy(io.Discard, io.LimitReader(in, 1))
 	if err == nil && n > 0 {
-		err = refuse("it has more bytes than it says")
+		err = refuse("it has more bytes than its header says")
 	}
 	return err
 }

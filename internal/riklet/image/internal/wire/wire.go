@@ -27,7 +27,7 @@ import (
 var (
 	ErrNotPresent       = errors.New("image not present")
 	ErrInvalidReference = errors.New("invalid image reference")
-	ErrTooLarge         = errors.New("image over the limit")
+	ErrTooLarge         = errors.New("image exceeds the limit")
 	ErrRefused          = errors.New("image refused")
 	ErrDigest           = errors.New("content does not match its digest")
 	ErrPlatform         = errors.New("image is for another platform")

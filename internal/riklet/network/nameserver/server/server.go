@@ -45,7 +45,7 @@ type server struct {
 func Run(ctx context.Context, args []string) error {
 	var settings nameserver.Settings
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &settings) != nil {
-		return errors.New("the riklet starts this program; it is of no use by hand")
+		return errors.New("the riklet starts this program; do not start it yourself")
 	}
 	program, err := nameserver.Program("/proc/self/exe")
 	if err != nil {

@@ -142,7 +142,7 @@ func parseJail(arguments []string) (jailOptions, error) {
 	case o.uid < 0 || o.gid < 0:
 		return o, errors.New("--uid and --gid are needed")
 	case o.parent == "" || !filepath.IsLocal(o.parent):
-		return o, fmt.Errorf("the parent cgroup %q is no path below the root", o.parent)
+		return o, fmt.Errorf("the parent cgroup %q is not a path below the root", o.parent)
 	case o.cgroups != "1" && o.cgroups != "2":
 		return o, fmt.Errorf("the cgroup version %q is neither 1 nor 2", o.cgroups)
 	}
@@ -201,7 +201,7 @@ func makeDevices(o jailOptions) error {
 			return err
 		}
 		if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, number); err != nil {
-			return fmt.Errorf("making %s: %w", path, err)
+			return fmt.Errorf("creating %s: %w", path, err)
 		}
 		if err := os.Chown(path, o.uid, o.gid); err != nil {
 			return err

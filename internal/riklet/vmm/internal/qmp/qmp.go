@@ -127,7 +127,7 @@ func (c *Client) Event(ctx context.Context) (Event, error) {
 		return Event{}, err
 	}
 	if m.Name == "" {
-		return Event{}, fmt.Errorf("%w: it answers what nobody asked", ErrProtocol)
+		return Event{}, fmt.Errorf("%w: it sent an answer without a request", ErrProtocol)
 	}
 	return m.Event, nil
 }
@@ -145,7 +145,7 @@ type message struct {
 
 func (m message) answer(command string, id int, out any) error {
 	if m.ID == nil || *m.ID != id {
-		return fmt.Errorf("%w: the answer to %s has another number", ErrProtocol, command)
+		return fmt.Errorf("%w: the answer to %s has the wrong number", ErrProtocol, command)
 	}
 	if m.Error != nil {
 		m.Error.Command = command
@@ -170,7 +170,7 @@ func (c *Client) message(ctx context.Context) (message, error) {
 	}
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
-		return message{}, fmt.Errorf("%w: it said %.80q", ErrProtocol, line)
+		return message{}, fmt.Errorf("%w: it sent %.80q", ErrProtocol, line)
 	}
 	return m, nil
 }

@@ -23,9 +23,9 @@ const retry = 5 * time.Millisecond
 
 var (
 	// ErrGone is returned if no process serves the socket, or if the peer closed the connection.
-	ErrGone = errors.New("nobody answers on the VMM's socket")
+	ErrGone = errors.New("the VMM does not answer on its socket")
 	// ErrPeer is returned if another process than the VMM serves it.
-	ErrPeer = errors.New("the socket is not the VMM's")
+	ErrPeer = errors.New("the socket belongs to another process")
 )
 
 // Connect connects to a unix socket. The process that serves it must have the user uid.
@@ -71,7 +71,7 @@ func Gone(err error) error {
 func Validate(conn *net.UnixConn, uid uint32) error {
 	peer, err := peerOf(conn)
 	if err == nil && peer.Uid != uid {
-		err = fmt.Errorf("%w: its user is %d, want %d", ErrPeer, peer.Uid, uid)
+		err = fmt.Errorf("%w: its user is %d instead of %d", ErrPeer, peer.Uid, uid)
 	}
 	return err
 }

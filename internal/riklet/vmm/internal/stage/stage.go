@@ -29,7 +29,7 @@ func Directory(path string, o Owner) error {
 		return err
 	}
 	if err := os.Mkdir(path, 0o700); err != nil {
-		return fmt.Errorf("making the VMM's directory: %w", err)
+		return fmt.Errorf("creating the VMM's directory: %w", err)
 	}
 	return o.own(path)
 }
@@ -40,7 +40,7 @@ func (o Owner) own(path string) error {
 		return nil
 	}
 	if err := os.Lchown(path, int(o.UID), int(o.GID)); err != nil {
-		return fmt.Errorf("giving %s to user %d: %w", path, o.UID, err)
+		return fmt.Errorf("setting the owner of %s to user %d: %w", path, o.UID, err)
 	}
 	return nil
 }
