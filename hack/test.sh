@@ -48,7 +48,7 @@ failed=0
 # The packages whose tests take minutes begin first: one of them, last, would have one
 # core wait for the other.
 longest_first() {
-  awk '/\/internal\/(multicluster\/(syncer|cluster|splitcontroller|negotiation|crdpuller)|app\/multicluster|apiserver|apiserver\/placement|controller)$/ { print; next }
+  awk '/\/internal\/(multicluster\/(syncer|cluster|splitter\/controller|negotiation|crdpuller)|app\/multicluster|apiserver|apiserver\/syncerauth|controller)$/ { print; next }
     { rest = rest $0 "\n" } END { printf "%s", rest }'
 }
 
@@ -56,7 +56,7 @@ longest_first() {
 # done before those of the end-to-end tests begin.
 on_kernel() {
   git ls-files '*_privileged_test.go' | grep -v '^test/' | xargs -n1 dirname | sort -u | sed "s|^|$(go list -m)/|" |
-    awk '/\/riklet\/pod$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'
+    awk '/\/riklet\/runner$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'
 }
 
 # Everything that needs no root. With "others", without the packages that have tests on
