@@ -16,16 +16,12 @@ import (
 )
 
 func (t *tool) apiCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "api",
 		Short: "See what clusters agree on, on a kcp",
 		Long: `Look into the types that a kcp serves for its clusters: what each of them offers
 and what they can agree on.`,
-		Args: subcommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.apiNegotiateCommand())
-	return cmd
+	}, t.apiNegotiateCommand())
 }
 
 // negotiateFlags are the flags of "api negotiate".
@@ -90,10 +86,10 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 		return err
 	}
 	if len(states) == 0 {
-		_, _ = fmt.Fprintln(t.streams.ErrOut, "No cluster offers a type, and none is negotiated.")
+		_, _ = fmt.Fprintln(t.Streams.ErrOut, "No cluster offers a type, and none is negotiated.")
 		return nil
 	}
-	restConfig, err := t.getter.ToRESTConfig()
+	restConfig, err := t.Getter.ToRESTConfig()
 	if err != nil {
 		return err
 	}
@@ -107,9 +103,9 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 			return fmt.Errorf("working out what publishing %s would do: %w", states[i].Resource, err)
 		}
 		if asYAML {
-			err = printWanted(t.streams.Out, p)
+			err = printWanted(t.Streams.Out, p)
 		} else {
-			err = printNegotiation(t.streams.Out, &states[i], p)
+			err = printNegotiation(t.Streams.Out, &states[i], p)
 		}
 		if err != nil {
 			return err

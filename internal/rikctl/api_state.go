@@ -20,7 +20,7 @@ import (
 // negotiations returns the states of the types that clusters offer or that are negotiated,
 // sorted by name. A word that is not empty limits them to the types that it names.
 func (t *tool) negotiations(ctx context.Context, word string) ([]plan.State, error) {
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return nil, err
 	}

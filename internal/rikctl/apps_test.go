@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,96 +23,6 @@ action: deploy
 metadata:
     name: app1
 `
-
-func TestFromDeployment(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		file string
-		want rikv1alpha1.App
-		err  string
-	}{
-		"published": {deploymentFile, rikv1alpha1.App{Repo: "https://example.com/nginx-{version}", Version: "1.19.1", Command: []string{"./nginx"}}, ""},
-		"a directory without action": {"name: site\nrepo: /usr/share/nginx/html\ncommand: [/bin/busybox, httpd, -f]\n",
-			rikv1alpha1.App{Repo: "/usr/share/nginx/html", Command: []string{"/bin/busybox", "httpd", "-f"}}, ""},
-		"with ours": {"{name: a, repo: /srv/a, args: [x], user: www, ports: [{port: 80}], env: [{name: A, value: b}]}",
-			rikv1alpha1.App{
-				Repo: "/srv/a", Command: []string{"./a"}, Args: []string{"x"}, User: "www",
-				Ports: []rikv1alpha1.Port{{Port: 80}}, Env: []rikv1alpha1.EnvVar{{Name: "A", Value: "b"}},
-			}, ""},
-		"another action":            {"{name: a, repo: /a, action: destroy}", rikv1alpha1.App{}, `action: unknown action "destroy"`},
-		"no name":                   {"{repo: /a}", rikv1alpha1.App{}, "name: required"},
-		"no repo":                   {"{name: a, action: deploy}", rikv1alpha1.App{}, "repo: required"},
-		"a name with a path":        {"{name: ../a, repo: /a}", rikv1alpha1.App{}, "name: "},
-		"a field that nobody knows": {"{name: a, repo: /a, edition: 1}", rikv1alpha1.App{}, "edition"},
-		"a list for a name":         {"{name: [a], repo: /a}", rikv1alpha1.App{}, "name"},
-		"metadata with a list":      {"{name: a, repo: /a, metadata: {x: [1]}}", rikv1alpha1.App{}, "metadata"},
-		"metadata of no name":       {"{name: a, repo: /a, metadata: {'a b': c}}", rikv1alpha1.App{}, "metadata.a b"},
-		"twice the same field":      {"name: a\nrepo: /a\nrepo: /b\n", rikv1alpha1.App{}, "repo"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if !isDeployment([]byte(tc.file)) {
-				t.Fatal("it is not taken for a deployment file")
-			}
-			w, err := fromDeployment(document{"file", []byte(tc.file)}, "default")
-			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("fromDeployment() = %v, want an error with %q", err, tc.err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(&tc.want, w.Spec.App); diff != "" {
-				t.Errorf("app (-want +got):\n%s", diff)
-			}
-			if w.Spec.RestartPolicy != rikv1alpha1.RestartOnFailure || w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
-				t.Errorf("it restarts %s and is deployed %s", w.Spec.RestartPolicy, w.Spec.Deploy)
-			}
-		})
-	}
-	for _, other := range []string{"apiVersion: v0\nkind: Pod\nname: a\nrepo: /a\n", "kind: X\naction: deploy\n", "a", "[]", "{name: a}"} {
-		if isDeployment([]byte(other)) {
-			t.Errorf("%q is taken for a deployment file", other)
-		}
-	}
-}
-
-func TestWholeStatus(t *testing.T) {
-	t.Parallel()
-	of := func(phases ...rikv1alpha1.InstancePhase) []rikv1alpha1.Instance {
-		list := make([]rikv1alpha1.Instance, len(phases))
-		for i := range phases {
-			list[i].Status.Phase = phases[i]
-		}
-		return list
-	}
-	suspended := of(rikv1alpha1.InstanceRunning)
-	suspended[0].Status.Suspended = true
-	looping := of(rikv1alpha1.InstanceRunning)
-	looping[0].Status.Containers = []rikv1alpha1.ContainerStatus{{State: rikv1alpha1.ContainerWaiting, Reason: "CrashLoopBackOff"}}
-	failed := of(rikv1alpha1.InstanceFailed)
-	failed[0].Status.Reason = "OOMKilled"
-	for want, tc := range map[string]struct {
-		instances []rikv1alpha1.Instance
-		deploy    rikv1alpha1.DeployMode
-	}{
-		"Pending":                {nil, rikv1alpha1.DeployAutomatic},
-		"Stopped":                {nil, rikv1alpha1.DeployManual},
-		"Completed":              {of(rikv1alpha1.InstanceCompleted), ""},
-		"Running":                {of(rikv1alpha1.InstanceRunning, rikv1alpha1.InstanceRunning), ""},
-		"1 Completed, 2 Running": {of(rikv1alpha1.InstanceRunning, rikv1alpha1.InstanceCompleted, rikv1alpha1.InstanceRunning), ""},
-		"Suspended":              {suspended, ""},
-		"CrashLoopBackOff":       {looping, ""},
-		"OOMKilled":              {failed, ""},
-		"Unknown":                {of(rikv1alpha1.InstanceUnknown), ""},
-	} {
-		if got := wholeStatus(&rikv1alpha1.Workload{Spec: rikv1alpha1.WorkloadSpec{Deploy: tc.deploy}}, tc.instances); got != want {
-			t.Errorf("wholeStatus() = %q, want %q", got, want)
-		}
-	}
-}
 
 func TestApps(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ func TestFollowOfKind(t *testing.T) {
 	out := &output.Buffer{}
 	followed := make(chan error, 1)
 	go func() {
-		follower := &tool{streams: genericiooptions.IOStreams{Out: out, ErrOut: out}}
+		follower := &tool{&Factory{Streams: genericiooptions.IOStreams{Out: out, ErrOut: out}}}
 		followed <- follower.followOfKind(ctx, c, rikv1alpha1.KindApp, nil, style{namespace: s.namespace}, client.InNamespace(s.namespace))
 	}()
 	until := func(want ...string) {

@@ -28,16 +28,12 @@ const (
 const notAKCP = `the server is no kcp: "rik kcp" runs one, and writes the configuration that reaches it`
 
 func (t *tool) clusterCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "cluster",
 		Short: "Register clusters with a kcp, and let go of them",
 		Long: `Register the clusters, rik's own or Kubernetes, that a kcp sends work to.
 "rikctl get clusters" and "rikctl describe cluster NAME" show them.`,
-		Args: subcommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.clusterRegisterCommand(), t.clusterUnregisterCommand())
-	return cmd
+	}, t.clusterRegisterCommand(), t.clusterUnregisterCommand())
 }
 
 func (t *tool) clusterUnregisterCommand() *cobra.Command {
@@ -68,7 +64,7 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 		return ofCluster("detaching", name, err)
 	}
 	if timeout <= 0 {
-		_, err := fmt.Fprintf(t.streams.Out, "cluster %s is being detached\n", name)
+		_, err := fmt.Fprintf(t.Streams.Out, "cluster %s is being detached\n", name)
 		return err
 	}
 	err = wait.PollUntilContextTimeout(ctx, detachPoll, timeout, true, func(ctx context.Context) (bool, error) {
@@ -82,21 +78,21 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 	if err != nil {
 		return ofCluster("detaching", name, err)
 	}
-	_, err = fmt.Fprintf(t.streams.Out, "cluster %s detached; what is in it stays\n", name)
+	_, err = fmt.Fprintf(t.Streams.Out, "cluster %s detached; what is in it stays\n", name)
 	return err
 }
 
 // upstreamClient returns a client for the objects of a kcp. It has the types compiled in, so it
 // needs no discovery.
 func (t *tool) upstreamClient() (client.Client, error) {
-	restConfig, err := t.getter.ToRESTConfig()
+	restConfig, err := t.Getter.ToRESTConfig()
 	if err != nil {
 		return nil, err
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
-	mapper.Add(secretKind, meta.RESTScopeNamespace)
-	mapper.Add(namespaceKind, meta.RESTScopeRoot)
+	mapper.Add(kindSecret, meta.RESTScopeNamespace)
+	mapper.Add(kindNamespace, meta.RESTScopeRoot)
 	return client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
 }
 
@@ -112,12 +108,6 @@ func ofCluster(doing, name string, err error) error {
 		return advised{failed, "--rotate gives a registered cluster new credentials; another cluster needs another name"}
 	}
 	return failed
-}
-
-// isUnknownType reports whether the server lacks the type, as opposed to the object. The status
-// has this cause only if no handler of the type made the answer.
-func isUnknownType(err error) bool {
-	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // modes lists the values of --mode.

@@ -29,8 +29,8 @@ const (
 )
 
 var (
-	secretKind    = corev1.SchemeGroupVersion.WithKind("Secret")
-	namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")
+	kindSecret    = corev1.SchemeGroupVersion.WithKind("Secret")
+	kindNamespace = corev1.SchemeGroupVersion.WithKind("Namespace")
 )
 
 // registration holds the arguments of "cluster register".
@@ -63,7 +63,7 @@ rikctl cluster register east --kubeconfig new-east.yaml --rotate`),
 			if err := r.check(cmd); err != nil {
 				return err
 			}
-			t.getter.kubeconfig, t.getter.context = r.upstream, ""
+			t.Getter.kubeconfig, t.Getter.context = r.upstream, ""
 			return t.register(cmd.Context(), &r)
 		},
 	}
@@ -112,7 +112,7 @@ func (t *tool) register(ctx context.Context, r *registration) error {
 	if err != nil {
 		return ofCluster("registering", r.name, err)
 	}
-	_, err = fmt.Fprintf(t.streams.Out, "cluster %s registered\n", r.name)
+	_, err = fmt.Fprintf(t.Streams.Out, "cluster %s registered\n", r.name)
 	return err
 }
 
@@ -190,7 +190,7 @@ func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, dat
 	} else if _, err := keepSecret(ctx, c, cluster, data); err != nil {
 		return ofCluster("rotating the credentials of", r.name, err)
 	}
-	_, err := fmt.Fprintf(t.streams.Out, "cluster %s has its new credentials\n", r.name)
+	_, err := fmt.Fprintf(t.Streams.Out, "cluster %s has its new credentials\n", r.name)
 	return err
 }
 

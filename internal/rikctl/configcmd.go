@@ -18,15 +18,11 @@ import (
 )
 
 func (t *tool) configCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "config",
 		Short: "See and change which cluster rikctl speaks to",
 		Long:  "See and change which cluster rikctl speaks to. \"rikctl help configuration\" says where it is found.",
-		Args:  subcommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.configView(), t.configCurrent(), t.configSet(), t.configUse())
-	return cmd
+	}, t.configView(), t.configCurrent(), t.configSet(), t.configUse())
 }
 
 func (t *tool) configView() *cobra.Command {
@@ -36,7 +32,7 @@ func (t *tool) configView() *cobra.Command {
 		Short: "Print the configuration in use",
 		Args:  args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			found, err := config.Find(t.getter.source)
+			found, err := config.Find(t.Getter.source)
 			if err != nil {
 				return err
 			}
@@ -48,7 +44,7 @@ func (t *tool) configView() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.streams.Out, "# from %s\n%s", origin(found), data)
+			_, err = fmt.Fprintf(t.Streams.Out, "# from %s\n%s", origin(found), data)
 			return err
 		},
 	}
@@ -69,11 +65,11 @@ func (t *tool) configCurrent() *cobra.Command {
 		Short: "Print the cluster in use",
 		Args:  args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			found, err := config.Find(t.getter.source)
+			found, err := config.Find(t.Getter.source)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.streams.Out, "%s at %s (from %s)\n", found.File.Cluster.Name, found.File.Cluster.Server, origin(found))
+			_, err = fmt.Fprintf(t.Streams.Out, "%s at %s (from %s)\n", found.File.Cluster.Name, found.File.Cluster.Server, origin(found))
 			return err
 		},
 	}
@@ -82,7 +78,7 @@ func (t *tool) configCurrent() *cobra.Command {
 // writable returns the file that the configuration commands change: a named one, or the user's,
 // but never the server's.
 func (t *tool) writable() (string, error) {
-	s := t.getter.source
+	s := t.Getter.source
 	for _, path := range []string{s.Flag, s.Getenv(config.EnvPath), s.UserPath()} {
 		if path != "" {
 			return path, nil
@@ -95,11 +91,11 @@ func (t *tool) writable() (string, error) {
 // file that a server owns.
 func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
 	path, err := t.writable()
-	if err != nil || !t.getter.source.IsServers(path) {
+	if err != nil || !t.Getter.source.IsServers(path) {
 		return path, err
 	}
-	own := t.getter.source.UserPath()
-	if own == "" || t.getter.source.IsServers(own) {
+	own := t.Getter.source.UserPath()
+	if own == "" || t.Getter.source.IsServers(own) {
 		own = "FILE"
 	}
 	return "", advised{
@@ -121,14 +117,6 @@ func commandLine(cmd *cobra.Command, given []string, path string) string {
 		words[i] = quoted(word)
 	}
 	return strings.Join(words, " ")
-}
-
-// quoted quotes a word for a shell.
-func quoted(word string) string {
-	if word != "" && !strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 func readOrEmpty(path string) (config.File, error) {
@@ -174,7 +162,7 @@ rikctl config set-cluster office --server https://rik.example.org:5000 \
 			if err := config.Write(path, file.With(c)); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.streams.Out, "cluster %s is kept in %s\n", c.Name, path)
+			_, err = fmt.Fprintf(t.Streams.Out, "cluster %s is kept in %s\n", c.Name, path)
 			return err
 		},
 	}
@@ -242,7 +230,7 @@ func (t *tool) configUse() *cobra.Command {
 			if err := config.Write(path, file); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.streams.Out, "rikctl speaks to cluster %s at %s now\n", file.Cluster.Name, file.Cluster.Server)
+			_, err = fmt.Fprintf(t.Streams.Out, "rikctl speaks to cluster %s at %s now\n", file.Cluster.Name, file.Cluster.Server)
 			return err
 		},
 	}

@@ -20,14 +20,11 @@ import (
 const maxReplicas = 10_000
 
 func (t *tool) createCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := group(&cobra.Command{
 		Use:   "create",
 		Short: "Create workloads, instances, tenants and namespaces",
 		Long:  "Create workloads, instances, tenants and namespaces. \"rikctl apply -f\" creates any type.",
-		Args:  subcommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.createWorkload(), t.createInstance(), t.createTenant(), t.createNamespace())
+	}, t.createWorkload(), t.createInstance(), t.createTenant(), t.createNamespace())
 	cmd.SetFlagErrorFunc(func(of *cobra.Command, err error) error {
 		usage := usageError{of.CommandPath(), err}
 		if of == cmd && (strings.Contains(err.Error(), "'f' in") || strings.Contains(err.Error(), "--filename")) {
@@ -69,11 +66,11 @@ id=$(rikctl create workload -q -f web.json)`),
 // runCreateWorkload decodes all documents before it creates the first workload, so that a
 // mistake in the last document leaves nothing behind.
 func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool) error {
-	documents, err := readDocuments(files, t.streams.In)
+	documents, err := readDocuments(files, t.Streams.In)
 	if err != nil {
 		return err
 	}
-	namespace, err := t.namespace()
+	namespace, err := t.Namespace()
 	if err != nil {
 		return err
 	}
@@ -90,7 +87,7 @@ func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool
 	if len(problems) > 0 {
 		return errors.Join(problems...)
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
@@ -110,10 +107,10 @@ var strictly = client.FieldValidation(metav1.FieldValidationStrict)
 // identifier out of it.
 func (t *tool) printCreatedWorkload(w *rikv1alpha1.Workload, quiet bool) {
 	if quiet {
-		_, _ = fmt.Fprintln(t.streams.Out, w.UID)
+		_, _ = fmt.Fprintln(t.Streams.Out, w.UID)
 		return
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "Workload %s has been successfully created with ID : %q\n", w.Name, string(w.UID))
+	_, _ = fmt.Fprintf(t.Streams.Out, "Workload %s has been successfully created with ID : %q\n", w.Name, string(w.UID))
 }
 
 // instanceRequest holds the arguments of "create instance".
@@ -155,16 +152,12 @@ rikctl create instance -w 0e4c1da4-0277-4088-9f37-8f445cbe8e46 --replicas 3`),
 	cmd.Flags().IntVarP(&r.replicas, "replicas", "r", 1, "how many instances to start")
 	cmd.Flags().StringVar(&r.name, "name", "", "name of the instance; made from the workload's by default")
 	cmd.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the name of each instance")
-	_ = cmd.RegisterFlagCompletionFunc("workload-id", completion.ResourceNameCompletionFunc(t.factory, "workloads.rik.dev"))
+	_ = cmd.RegisterFlagCompletionFunc("workload-id", completion.ResourceNameCompletionFunc(t.Kube, "workloads.rik.dev"))
 	return cmd
 }
 
 func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
-	namespace, err := t.namespace()
-	if err != nil {
-		return err
-	}
-	c, err := t.client()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
@@ -178,13 +171,13 @@ func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
 			return fmt.Errorf("creating instance %d of %d of workload %s: %w", i+1, r.replicas, w.Name, err)
 		}
 		if r.quiet {
-			_, _ = fmt.Fprintln(t.streams.Out, instance.Name)
+			_, _ = fmt.Fprintln(t.Streams.Out, instance.Name)
 			continue
 		}
-		_, _ = fmt.Fprintf(t.streams.Out, "Instance %s has been successfully created for workload : %s\n", instance.Name, w.Name)
+		_, _ = fmt.Fprintf(t.Streams.Out, "Instance %s has been successfully created for workload : %s\n", instance.Name, w.Name)
 	}
 	if w.Spec.Deploy == rikv1alpha1.DeployAutomatic {
-		_, _ = fmt.Fprintf(t.streams.ErrOut, "note: workload %s is Automatic: what is more than its replicas is ended again; \"%s scale workload %s --replicas N\" has more of them run\n",
+		_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s is Automatic: what is more than its replicas is ended again; \"%s scale workload %s --replicas N\" has more of them run\n",
 			w.Name, name, w.Name)
 	}
 	return nil
@@ -238,13 +231,13 @@ func (t *tool) createNamespace() *cobra.Command {
 }
 
 func (t *tool) create(ctx context.Context, obj client.Object, word string) error {
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
 	if err := c.Create(ctx, obj, strictly, fieldOwner); err != nil {
 		return fmt.Errorf("creating %s %s: %w", word, obj.GetName(), err)
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "%s/%s created\n", word, obj.GetName())
+	_, _ = fmt.Fprintf(t.Streams.Out, "%s/%s created\n", word, obj.GetName())
 	return nil
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -122,77 +120,6 @@ func (d *deployment) validate() error {
 		}
 	}
 	return errors.Join(problems...)
-}
-
-// translated replaces files that hold deployments by manifests in a directory that the caller
-// must remove. Other files stay as they are. The standard input is always read here, because it
-// can be read only once.
-func (t *tool) translated(paths []string) (replaced []string, dir string, err error) {
-	namespace, err := t.namespace()
-	if err != nil {
-		return nil, "", err
-	}
-	for _, path := range paths {
-		manifests, found, err := t.translate(path, namespace)
-		if err == nil && found && dir == "" {
-			dir, err = os.MkdirTemp("", "rikctl-")
-		}
-		if err != nil {
-			return nil, dir, err
-		}
-		if !found {
-			replaced = append(replaced, path)
-			continue
-		}
-		file := filepath.Join(dir, fmt.Sprintf("%d.yaml", len(replaced)))
-		if err := os.WriteFile(file, manifests, 0o600); err != nil {
-			return nil, dir, err
-		}
-		replaced = append(replaced, file)
-	}
-	return replaced, dir, nil
-}
-
-// readable reports whether a path is a file or a directory.
-func readable(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && (info.IsDir() || info.Mode().IsRegular())
-}
-
-// translate returns the content of a path with its deployments as manifests. found is false if
-// it has no deployments, or if kubectl's code must read the path and report its errors.
-func (t *tool) translate(path, namespace string) (manifests []byte, found bool, err error) {
-	if strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://") {
-		return nil, false, nil
-	}
-	if path != "-" && !readable(path) {
-		return nil, false, nil
-	}
-	documents, err := readDocuments([]string{path}, t.streams.In)
-	if err != nil {
-		return nil, path == "-", err
-	}
-	found = path == "-"
-	for _, d := range documents {
-		// Otherwise a duplicate key would be lost, and kubectl's code would report a syntax
-		// error with the name of the temporary file.
-		if _, err := yaml.YAMLToJSONStrict(d.data); err != nil {
-			return nil, false, malformedError{invalidError{d.source, err}}
-		}
-		if isDeployment(d.data) {
-			w, err := fromDeployment(d, namespace)
-			if err != nil {
-				return nil, false, err
-			}
-			found = true
-			if d.data, err = manifestOf(w); err != nil {
-				return nil, false, err
-			}
-		}
-		manifests = append(append(manifests, "---\n"...), d.data...)
-		manifests = append(manifests, '\n')
-	}
-	return manifests, found, nil
 }
 
 // manifestOf returns a workload without the fields that only the server writes, because applying

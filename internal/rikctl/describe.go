@@ -23,7 +23,7 @@ import (
 
 // describeCommand is kubectl's describe, with describers for rik's own types.
 func (t *tool) describeCommand() *cobra.Command {
-	flags := kubecmd.NewDescribeFlags(t.factory, t.streams)
+	flags := kubecmd.NewDescribeFlags(t.Kube, t.Streams)
 	cmd := &cobra.Command{
 		Use:   "describe TYPE NAME | TYPE/NAME | -f FILE",
 		Short: "Show an object in detail, with what happened to it",
@@ -33,7 +33,7 @@ rikctl describe workload web
 rikctl describe instance web-x7k2p
 rikctl describe app nginx
 rikctl describe node worker-1`),
-		ValidArgsFunction: completion.ResourceTypeAndNameCompletionFunc(t.factory),
+		ValidArgsFunction: completion.ResourceTypeAndNameCompletionFunc(t.Kube),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			given, err := t.describedOfKind(cmd, given)
 			if err != nil || given == nil {
@@ -63,11 +63,7 @@ func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, er
 			return nil, usagef(cmd, "--%s is not for %s: \"%s describe workloads\" has it", other, plural(kind), name)
 		}
 	}
-	c, err := t.client()
-	if err != nil {
-		return nil, err
-	}
-	namespace, err := t.namespace()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +72,7 @@ func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, er
 		return nil, err
 	}
 	if len(found) == 0 {
-		_, _ = fmt.Fprintf(t.streams.ErrOut, "No %s found.\n", plural(kind))
+		_, _ = fmt.Fprintf(t.Streams.ErrOut, "No %s found.\n", plural(kind))
 		return nil, nil
 	}
 	workloads := []string{"workloads"}
@@ -90,9 +86,9 @@ func (t *tool) describer(mapping *meta.RESTMapping) (describe.ResourceDescriber,
 	render, ours := renderers[mapping.GroupVersionKind.Kind]
 	groups := []string{rikv1alpha1.GroupName, workloadv1alpha1.GroupName}
 	if !slices.Contains(groups, mapping.GroupVersionKind.Group) || !ours {
-		return describe.Describer(t.getter, mapping)
+		return describe.Describer(t.Getter, mapping)
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return nil, err
 	}

@@ -15,22 +15,6 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// field writes one line with a name and a value, "<none>" for an empty value.
-func field(w describe.PrefixWriter, level int, name string, value any) {
-	text := fmt.Sprint(value)
-	if text == "" {
-		text = "<none>"
-	}
-	w.Write(level, "%s:\t%s\n", name, text)
-}
-
-// optional writes a line only if the value is not empty.
-func optional(w describe.PrefixWriter, level int, name, value string) {
-	if value != "" {
-		field(w, level, name, value)
-	}
-}
-
 func writeMeta(w describe.PrefixWriter, m *metav1.ObjectMeta) {
 	field(w, 0, "Name", m.Name)
 	optional(w, 0, "Namespace", m.Namespace)

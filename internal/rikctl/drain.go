@@ -43,7 +43,7 @@ run again. Drains of several nodes at once take turns with a workload.
 Instances of a workload with deploy: Manual are replaced by nobody: they stop the
 drain before anything is deleted, unless --force is given.`,
 		Args:              args(cobra.ExactArgs(1)),
-		ValidArgsFunction: t.completeNodes,
+		ValidArgsFunction: completeNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if f.timeout < 0 {
 				return usagef(cmd, "--timeout must not be negative; 0 waits for ever")
@@ -59,7 +59,7 @@ drain before anything is deleted, unless --force is given.`,
 }
 
 func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
 	if err := d.remember(ctx, nil); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "node/%s drained\n", node)
+	_, _ = fmt.Fprintf(t.Streams.Out, "node/%s drained\n", node)
 	return nil
 }
 
@@ -108,17 +108,17 @@ func (t *tool) drainDryRun(ctx context.Context, c client.Client, node string, f 
 		return err
 	}
 	if !n.Spec.Unschedulable {
-		_, _ = fmt.Fprintf(t.streams.Out, "node/%s would be cordoned\n", node)
+		_, _ = fmt.Fprintf(t.Streams.Out, "node/%s would be cordoned\n", node)
 	}
 	step := drain.Plan(s)
 	if step.Done {
-		_, _ = fmt.Fprintf(t.streams.Out, "nothing would be deleted: node/%s has no instances to move\n", node)
+		_, _ = fmt.Fprintf(t.Streams.Out, "nothing would be deleted: node/%s has no instances to move\n", node)
 	}
 	for _, i := range step.Evict {
-		_, _ = fmt.Fprintf(t.streams.Out, "instance/%s in namespace %s would be deleted first\n", i.Name, i.Namespace)
+		_, _ = fmt.Fprintf(t.Streams.Out, "instance/%s in namespace %s would be deleted first\n", i.Name, i.Namespace)
 	}
 	for _, w := range step.Waiting {
-		_, _ = fmt.Fprintf(t.streams.Out, "the drain would wait for %s\n", w)
+		_, _ = fmt.Fprintf(t.Streams.Out, "the drain would wait for %s\n", w)
 	}
 	return blocked(node, step, "--force deletes them too; this was a dry run, the node is as it was")
 }
@@ -153,7 +153,7 @@ func (d *drainer) step(ctx context.Context) (bool, error) {
 	if said := strings.Join(step.Waiting, "; "); said != d.said {
 		d.said = said
 		if said != "" {
-			_, _ = fmt.Fprintf(d.t.streams.ErrOut, "waiting for %s\n", said)
+			_, _ = fmt.Fprintf(d.t.Streams.ErrOut, "waiting for %s\n", said)
 		}
 	}
 	return step.Done, nil
@@ -212,7 +212,7 @@ func (d *drainer) evictOne(ctx context.Context, i *rikv1alpha1.Instance) error {
 	if err != nil {
 		return fmt.Errorf("deleting instance %s: %w", i.Name, err)
 	}
-	_, _ = fmt.Fprintf(d.t.streams.Out, "instance/%s in namespace %s deleted\n", i.Name, i.Namespace)
+	_, _ = fmt.Fprintf(d.t.Streams.Out, "instance/%s in namespace %s deleted\n", i.Name, i.Namespace)
 	return nil
 }
 

@@ -24,7 +24,7 @@ func TestServerDrainsTakeTurns(t *testing.T) {
 	s.do(t, "cordon", other).check(t, ExitOK)
 	drains := func(node string) (*drainer, drain.State) {
 		d := &drainer{
-			t: &tool{streams: genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}}, c: s.c, node: node,
+			t: &tool{&Factory{Streams: genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}}}, c: s.c, node: node,
 			flags: drainFlags{grace: -1}, baseline: map[string]int{}, kept: map[string]int{},
 		}
 		state, err := d.state(t.Context())

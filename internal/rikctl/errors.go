@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	_ "rik.dev/rik/internal/rikctl/notranslate" // before kubectl's commands are initialized
 )
 
 // The exit codes. Two commands end with the code of the program that they ran, once it ran:
@@ -288,4 +291,46 @@ var textRules = []struct {
 		"must be specified", "Unexpected args", "You must specify", "must specify", "invalid argument", "required flag(s)",
 		"no name was specified", "Invalid timeout value", "doesn't work with --server-side"}, ExitUsage, ""},
 	{[]string{"not found"}, ExitNotFound, ""},
+}
+
+// fileError reports a file of the command line that cannot be read.
+type fileError struct{ error }
+
+// Unwrap returns the cause.
+func (e fileError) Unwrap() error { return e.error }
+
+// invalidError reports a file whose content is invalid.
+type invalidError struct {
+	source string
+	err    error
+}
+
+// Error names the file and the mistake.
+func (e invalidError) Error() string { return e.source + ": " + e.err.Error() }
+
+// Unwrap returns the cause.
+func (e invalidError) Unwrap() error { return e.err }
+
+// malformedError reports a file that is not YAML.
+type malformedError struct{ invalidError }
+
+// Unwrap returns the cause.
+func (e malformedError) Unwrap() error { return e.invalidError }
+
+// fatal is the panic value that carries an error out of kubectl's commands.
+type fatal struct {
+	message string
+	code    int
+}
+
+// Error is the text that kubectl would have printed.
+func (f *fatal) Error() string { return strings.TrimSpace(f.message) }
+
+// errNoKCP reports a server that does not split objects.
+var errNoKCP = errors.New("this server is no kcp: it serves no clusters." + workloadv1alpha1.GroupName)
+
+// isUnknownType reports whether the server lacks the type, as opposed to the object. The status
+// has this cause only if no handler of the type made the answer.
+func isUnknownType(err error) bool {
+	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

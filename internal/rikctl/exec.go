@@ -1,12 +1,9 @@
 package rikctl
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/remotecommand"
@@ -38,14 +35,14 @@ workload/NAME. Ends with the command's exit code.`,
 rikctl exec web-x7k2p -- cat /etc/hosts
 rikctl exec -it workload/web -- sh`),
 		DisableFlagsInUseLine: true,
-		ValidArgsFunction:     t.completeInstances,
+		ValidArgsFunction:     completeInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if cmd.ArgsLenAtDash() != 1 || len(given) < 2 {
 				return usagef(cmd, "one instance, then -- and the command, such as: rikctl exec web-x7k2p -- ls -l")
 			}
 			tg, err := parseTarget(given[0])
 			if err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return usageOf(cmd, err)
 			}
 			r.target, r.command = tg, given[1:]
 			return t.runExec(cmd.Context(), r)
@@ -59,11 +56,7 @@ rikctl exec -it workload/web -- sh`),
 }
 
 func (t *tool) runExec(ctx context.Context, r execRequest) error {
-	namespace, err := t.namespace()
-	if err != nil {
-		return err
-	}
-	c, err := t.client()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
@@ -86,72 +79,13 @@ func (t *tool) runExec(ctx context.Context, r execRequest) error {
 	return nil
 }
 
-// firstRunning picks the instance to run a command in. It prefers a Running instance. Otherwise
-// it takes one whose container already runs while the instance is still Creating or waits for
-// another container.
-func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alpha1.Instance, error) {
-	for i := range instances {
-		if instances[i].Status.Phase == rikv1alpha1.InstanceRunning {
-			return &instances[i], nil
-		}
-	}
-	for i := range instances {
-		if containerRuns(&instances[i], container) {
-			return &instances[i], nil
-		}
-	}
-	i := &instances[0]
-	if err := validateContainer(i, container); err != nil {
-		return nil, err
-	}
-	return nil, advised{fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
-		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
-}
-
-// validateContainer reports what prevents running a command in the named container, as far as
-// the status shows.
-func validateContainer(i *rikv1alpha1.Instance, name string) error {
-	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
-	if name == "" || len(all) == 0 {
-		return nil
-	}
-	var names []string
-	for _, c := range all {
-		if c.Name == name {
-			return advised{fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(phaseOf(i)))),
-				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
-		}
-		names = append(names, c.Name)
-	}
-	return invalidError{"instance " + i.Name, fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
-}
-
-// containerRuns reports whether the status shows the container as running. Without a name it
-// means the first container.
-func containerRuns(i *rikv1alpha1.Instance, name string) bool {
-	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
-	if name == "" {
-		all = all[:min(1, len(i.Status.Containers))]
-	}
-	return slices.ContainsFunc(all, func(c rikv1alpha1.ContainerStatus) bool {
-		return (name == "" || c.Name == name) && c.State == rikv1alpha1.ContainerRunning
-	})
-}
-
-func phaseOf(i *rikv1alpha1.Instance) rikv1alpha1.InstancePhase {
-	if i.Status.Phase == "" {
-		return rikv1alpha1.InstancePending
-	}
-	return i.Status.Phase
-}
-
 // session connects the command's streams to the streams of this process until the command ends.
 func (t *tool) session(ctx context.Context, i *rikv1alpha1.Instance, r execRequest) error {
-	c, restConfig, err := t.restClient()
+	c, restConfig, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
-	o := kubeexec.StreamOptions{IOStreams: t.streams, Stdin: r.stdin, TTY: r.tty, Quiet: r.quiet}
+	o := kubeexec.StreamOptions{IOStreams: t.Streams, Stdin: r.stdin, TTY: r.tty, Quiet: r.quiet}
 	tty := o.SetupTTY()
 	var sizes remotecommand.TerminalSizeQueue
 	if tty.Raw {

@@ -1,7 +1,6 @@
 package rikctl
 
 import (
-	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -9,14 +8,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")
@@ -42,8 +38,6 @@ func golden(t *testing.T, name string, got []byte) {
 func at(hour int) metav1.Time {
 	return metav1.NewTime(time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC))
 }
-
-func pointer[T any](v T) *T { return &v }
 
 func sampleTemplate() rikv1alpha1.InstanceTemplate {
 	return rikv1alpha1.InstanceTemplate{
@@ -77,8 +71,8 @@ func sampleWorkload() *rikv1alpha1.Workload {
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "0e4c1da4-0277-4088-9f37-8f445cbe8e46",
 			Labels: map[string]string{"tier": "front", "app": "web"}, CreationTimestamp: at(8), Generation: 2},
 		Spec: rikv1alpha1.WorkloadSpec{
-			Deploy: rikv1alpha1.DeployAutomatic, Replicas: pointer(int32(3)),
-			Strategy:         rikv1alpha1.UpdateStrategy{Type: rikv1alpha1.RollingUpdate, MaxSurge: pointer(intstr.FromString("25%"))},
+			Deploy: rikv1alpha1.DeployAutomatic, Replicas: new(int32(3)),
+			Strategy:         rikv1alpha1.UpdateStrategy{Type: rikv1alpha1.RollingUpdate, MaxSurge: new(intstr.FromString("25%"))},
 			InstanceTemplate: sampleTemplate(),
 		},
 		Status: rikv1alpha1.WorkloadStatus{
@@ -97,9 +91,9 @@ func sampleInstance() *rikv1alpha1.Instance {
 		Status: rikv1alpha1.InstanceStatus{
 			Phase: rikv1alpha1.InstanceRunning, Reason: "CrashLoopBackOff", Message: "container web exited with 1 three times",
 			HostAddress: "192.0.2.7", HostPorts: []int32{30080, 30081}, StartedAt: &started,
-			InitContainers: []rikv1alpha1.ContainerStatus{{Name: "prepare", State: rikv1alpha1.ContainerExited, Reason: "Completed", ExitCode: pointer(int32(0))}},
+			InitContainers: []rikv1alpha1.ContainerStatus{{Name: "prepare", State: rikv1alpha1.ContainerExited, Reason: "Completed", ExitCode: new(int32(0))}},
 			Containers: []rikv1alpha1.ContainerStatus{{Name: "web", State: rikv1alpha1.ContainerWaiting, Reason: "CrashLoopBackOff",
-				RestartCount: 3, ExitCode: pointer(int32(137)), FinishedAt: &started, ImageDigest: "sha256:1234",
+				RestartCount: 3, ExitCode: new(int32(137)), FinishedAt: &started, ImageDigest: "sha256:1234",
 				LastState: &rikv1alpha1.ContainerEnd{Reason: "OOMKilled", Message: "it used more memory than its limit", ExitCode: 137,
 					StartedAt: &started, FinishedAt: &started}}},
 		},
@@ -120,135 +114,4 @@ func sampleNode() *rikv1alpha1.Node {
 			Conditions: []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Heartbeat", LastTransitionTime: at(7)}},
 		},
 	}
-}
-
-func TestDescribeGolden(t *testing.T) {
-	t.Parallel()
-	pending := rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "web-q9d4c", Namespace: "shop"},
-		Status: rikv1alpha1.InstanceStatus{Reason: "Unplaced", Message: "0 of 2 nodes: 2 memory"}}
-	functionOnly := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "resize", Namespace: "shop"}, Spec: rikv1alpha1.WorkloadSpec{
-		Deploy: rikv1alpha1.DeployManual, InstanceTemplate: rikv1alpha1.InstanceTemplate{Kind: rikv1alpha1.KindFunction, Function: &rikv1alpha1.Function{
-			Execution: rikv1alpha1.FunctionExecution{Rootfs: "https://example.org/r.ext4"}, Exposure: &rikv1alpha1.Port{Port: 45123, TargetPort: 8080}}}}}
-	app := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "tool", Namespace: "shop"}, Spec: rikv1alpha1.WorkloadSpec{
-		Deploy: rikv1alpha1.DeployManual, InstanceTemplate: rikv1alpha1.InstanceTemplate{Kind: rikv1alpha1.KindApp,
-			App: &rikv1alpha1.App{Repo: "https://example.org/tool.tar.gz", Version: "2.0", Command: []string{"./tool"}, Args: []string{"-v"}, User: "tool"}}}}
-	tenant := &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: "acme", UID: "99"}, Spec: rikv1alpha1.TenantSpec{
-		Users: []rikv1alpha1.TenantUser{{Name: "ada"}, {Name: "bob", Verbs: []string{"get", "list"}, Resources: []string{"workloads"}}}},
-		Status: rikv1alpha1.TenantStatus{Namespace: "acme", Instances: 4}}
-	gone := sampleInstance()
-	deleted := at(10)
-	gone.DeletionTimestamp, gone.Finalizers = &deleted, []string{rikv1alpha1.FinalizerNode}
-	template := sampleTemplate()
-	tests := []struct {
-		name string
-		obj  client.Object
-		d    details
-	}{
-		{"describe-workload", sampleWorkload(), details{instances: []rikv1alpha1.Instance{*sampleInstance(), pending}}},
-		{"describe-function", functionOnly, details{events: &corev1.EventList{}}},
-		{"describe-app", app, details{}},
-		{"describe-instance", sampleInstance(), details{template: &template}},
-		{"describe-instance-without-revision", gone, details{}},
-		{"describe-node", sampleNode(), details{instances: []rikv1alpha1.Instance{*sampleInstance()}}},
-		{"describe-tenant", tenant, details{}},
-	}
-	for _, tc := range tests {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			gvks, _, err := scheme.ObjectKinds(tc.obj)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := rendered(renderers[gvks[0].Kind], tc.obj, &tc.d)
-			if err != nil {
-				t.Fatal(err)
-			}
-			golden(t, tc.name, []byte(got))
-		})
-	}
-}
-
-func TestWhyGolden(t *testing.T) {
-	t.Parallel()
-	verdicts := []*schedulerv1.NodeVerdict{
-		{Name: "worker-3", RejectedBy: "Resources", Reason: "memory: 2Gi free, 4Gi wanted"},
-		{Name: "worker-2", Score: 120, Scores: map[string]int64{"Spread": 80, "ImageLocality": 40}},
-		{Name: "worker-1", Score: 180, Scores: map[string]int64{"Spread": 100, "ImageLocality": 80}},
-	}
-	unbound := sampleInstance()
-	unbound.Spec.NodeName, unbound.Status = "", rikv1alpha1.InstanceStatus{}
-	tests := []struct {
-		name string
-		i    *rikv1alpha1.Instance
-		e    *schedulerv1.Explanation
-	}{
-		{"why-bound", sampleInstance(), &schedulerv1.Explanation{NodeName: "worker-1", Summary: "2 of 3 nodes fit.", Nodes: verdicts}},
-		{"why-not", unbound, &schedulerv1.Explanation{Summary: "0 of 1 nodes fit: 1 Resources.", Nodes: verdicts[:1]}},
-		{"why-soon", unbound, &schedulerv1.Explanation{NodeName: "worker-1", Nodes: verdicts}},
-		{"why-no-nodes", unbound, &schedulerv1.Explanation{Summary: "the cluster has no nodes"}},
-	}
-	for _, tc := range tests {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			var out bytes.Buffer
-			if err := printWhy(&out, tc.i, tc.e); err != nil {
-				t.Fatal(err)
-			}
-			golden(t, tc.name, out.Bytes())
-		})
-	}
-}
-
-func TestTopGolden(t *testing.T) {
-	t.Parallel()
-	items := []usage{
-		{Name: "worker-1", Namespace: "shop", Node: "worker-1", CPUMillis: 500, MemoryBytes: 6 << 30},
-		{Name: "worker-2", Namespace: "default", Node: "worker-2", CPUMillis: 750, MemoryBytes: 5<<20 + 17},
-		{Name: "worker-3", Namespace: "default", Node: "worker-2", CPUMillis: 0, MemoryBytes: 300 << 10},
-	}
-	var out bytes.Buffer
-	byCPU, err := choose(items, "nodes", nil, "cpu")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := printTopNodes(&out, byCPU, []rikv1alpha1.Node{*sampleNode()}, false); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "top-nodes", out.Bytes())
-	out.Reset()
-	if err := printTopInstances(&out, byCPU, topFlags{allSpaces: true}); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "top-instances", out.Bytes())
-	out.Reset()
-	byCPU[1].VM = &vmUsage{VCPUNanos: 12_345_678_901, Exits: 99, DiskReadBytes: 3 << 20, DiskWriteBytes: 1023, NetworkReceiveBytes: 5 << 10, NetworkTransmitBytes: 7 << 30}
-	if err := printTopVMs(&out, byCPU, topFlags{allSpaces: true}); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "top-vms", out.Bytes())
-
-	if got, err := choose(items, "nodes", []string{"worker-2"}, ""); err != nil || len(got) != 1 || got[0].Name != "worker-2" {
-		t.Errorf("choose by name = %v, %v", got, err)
-	}
-	if _, err := choose(items, "nodes", []string{"worker-9"}, ""); err == nil {
-		t.Error("choose of a missing node = nil, want an error")
-	}
-}
-
-func TestHistoryGolden(t *testing.T) {
-	t.Parallel()
-	w := sampleWorkload()
-	revisions := []rikv1alpha1.WorkloadRevision{
-		{ObjectMeta: metav1.ObjectMeta{Name: "web-c2d2f2g2h2"}, Revision: 1, Template: sampleTemplate()},
-		{ObjectMeta: metav1.ObjectMeta{Name: "web-b2c4d6f8h2"}, Revision: 2, Template: rikv1alpha1.InstanceTemplate{
-			App: &rikv1alpha1.App{Repo: "https://example.org/a", Version: "2"}}},
-	}
-	var out bytes.Buffer
-	if err := printHistory(&out, w, revisions); err != nil {
-		t.Fatal(err)
-	}
-	if err := printTemplate(&out, &revisions[1]); err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "history", out.Bytes())
 }

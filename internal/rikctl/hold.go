@@ -60,7 +60,7 @@ rikctl resume web-x7k2p`),
 func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 	timeout, waits := holdTimeout, true
 	cmd.Args = args(cobra.MinimumNArgs(1))
-	cmd.ValidArgsFunction = t.completeMoreInstances
+	cmd.ValidArgsFunction = completeInstances(t.Factory)
 	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "how long to wait until the status says so")
 	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status says so")
 	if h.suspended {
@@ -71,7 +71,7 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 		for _, arg := range given {
 			tg, err := parseTarget(arg)
 			if err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return usageOf(cmd, err)
 			}
 			targets = append(targets, tg)
 		}
@@ -88,11 +88,7 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 // runHold requests the change for one target after the other. An error of one target does not
 // stop the others.
 func (t *tool) runHold(ctx context.Context, h holding, targets []target, timeout time.Duration) error {
-	namespace, err := t.namespace()
-	if err != nil {
-		return err
-	}
-	c, err := t.client()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
@@ -108,7 +104,7 @@ func (t *tool) runHold(ctx context.Context, h holding, targets []target, timeout
 }
 
 func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
-	rc, _, err := t.restClient()
+	rc, _, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
@@ -125,7 +121,7 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 			return err
 		}
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "instance/%s %s\n", i.Name, h.past)
+	_, _ = fmt.Fprintf(t.Streams.Out, "instance/%s %s\n", i.Name, h.past)
 	return nil
 }
 
@@ -145,9 +141,4 @@ func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.I
 		return late
 	}
 	return err
-}
-
-// completeMoreInstances completes names for commands that accept several instances.
-func (t *tool) completeMoreInstances(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return t.completeInstances(cmd, nil, typed)
 }

@@ -43,7 +43,7 @@ if one is configured, it also says what it would refuse, without keeping anythin
 }
 
 func (t *tool) runLint(ctx context.Context, files []string, offline bool) error {
-	documents, err := readDocuments(files, t.streams.In)
+	documents, err := readDocuments(files, t.Streams.In)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 			problems = append(problems, err)
 			continue
 		}
-		_, _ = fmt.Fprintf(t.streams.Out, "%s: %s\n", d.source, result)
+		_, _ = fmt.Fprintf(t.Streams.Out, "%s: %s\n", d.source, result)
 	}
 	return errors.Join(problems...)
 }
@@ -149,16 +149,16 @@ type serverValidate struct {
 
 // serverValidate returns nil without a configuration, because then there is no server.
 func (t *tool) serverValidate() (*serverValidate, error) {
-	namespace, err := t.namespace()
+	namespace, err := t.Namespace()
 	var missing *config.MissingError
 	if errors.As(err, &missing) {
-		t.getter.err = nil
+		t.Getter.err = nil
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return nil, err
 	}

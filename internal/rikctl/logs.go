@@ -39,14 +39,14 @@ rikctl logs web-x7k2p
 rikctl logs web-x7k2p -c proxy --previous
 rikctl logs workload/web -f --tail=20 --since=10m`),
 		Args:              args(cobra.ExactArgs(1)),
-		ValidArgsFunction: t.completeInstances,
+		ValidArgsFunction: completeInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			tg, err := parseTarget(given[0])
 			if err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return usageOf(cmd, err)
 			}
 			if err := f.complete(); err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return usageOf(cmd, err)
 			}
 			return t.runLogs(cmd.Context(), tg, f)
 		},
@@ -84,15 +84,11 @@ func (f *logFlags) complete() error {
 }
 
 func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
-	namespace, err := t.namespace()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
-	c, err := t.client()
-	if err != nil {
-		return err
-	}
-	streams, _, err := t.restClient()
+	streams, _, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
@@ -100,7 +96,7 @@ func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
 	if err != nil {
 		return err
 	}
-	out := &lineWriter{out: t.streams.Out}
+	out := &lineWriter{out: t.Streams.Out}
 	prefix := f.prefix || tg.workload
 	if !f.options.Follow {
 		var problems []error
@@ -112,7 +108,7 @@ func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
 	for n := range instances {
 		i := &instances[n]
 		if container, why := notStarted(i, f.options.Container); why != nil {
-			_, _ = fmt.Fprintf(t.streams.ErrOut, "waiting for container %s of instance %s, which has not started: %s\n",
+			_, _ = fmt.Fprintf(t.Streams.ErrOut, "waiting for container %s of instance %s, which has not started: %s\n",
 				container, i.Name, printers.EscapeTerminal(why.Error()))
 		}
 	}

@@ -59,12 +59,6 @@ func readDocuments(paths []string, stdin io.Reader) ([]document, error) {
 	return all, nil
 }
 
-// fileError reports a file of the command line that cannot be read.
-type fileError struct{ error }
-
-// Unwrap returns the cause.
-func (e fileError) Unwrap() error { return e.error }
-
 func readManifest(file string, stdin io.Reader) ([]byte, error) {
 	if file == "-" {
 		return io.ReadAll(stdin)
@@ -129,24 +123,6 @@ func isEmpty(data []byte) bool {
 	var any any
 	return yaml.Unmarshal(data, &any) == nil && any == nil
 }
-
-// invalidError reports a file whose content is invalid.
-type invalidError struct {
-	source string
-	err    error
-}
-
-// Error names the file and the mistake.
-func (e invalidError) Error() string { return e.source + ": " + e.err.Error() }
-
-// Unwrap returns the cause.
-func (e invalidError) Unwrap() error { return e.err }
-
-// malformedError reports a file that is not YAML.
-type malformedError struct{ invalidError }
-
-// Unwrap returns the cause.
-func (e malformedError) Unwrap() error { return e.invalidError }
 
 // decodeWorkload reads a Workload, a definition in the published form or a
 // deployment file.

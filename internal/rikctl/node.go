@@ -10,26 +10,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/kubectl/pkg/util/completion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
-
-func (t *tool) completeNodes(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return completion.CompGetResource(t.factory, "nodes.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
-}
-
-// nodeNames removes an optional node/ from the names.
-func nodeNames(given []string) []string {
-	names := slices.Clone(given)
-	for i := range names {
-		for _, word := range []string{"node/", "nodes/", "no/"} {
-			names[i] = strings.TrimPrefix(names[i], word)
-		}
-	}
-	return names
-}
 
 func (t *tool) cordonCommand() *cobra.Command {
 	return t.schedulableCommand("cordon", "Place no new instances on nodes", true)
@@ -44,9 +28,9 @@ func (t *tool) schedulableCommand(use, short string, unschedulable bool) *cobra.
 		Use:               use + " NODE...",
 		Short:             short,
 		Args:              args(cobra.MinimumNArgs(1)),
-		ValidArgsFunction: t.completeNodes,
+		ValidArgsFunction: completeNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			c, err := t.client()
+			c, err := t.Client()
 			if err != nil {
 				return err
 			}
@@ -69,7 +53,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 		word, value = "cordoned", "true"
 	}
 	if n.Spec.Unschedulable == unschedulable {
-		_, _ = fmt.Fprintf(t.streams.Out, "node/%s already %s\n", node, word)
+		_, _ = fmt.Fprintf(t.Streams.Out, "node/%s already %s\n", node, word)
 		return nil
 	}
 	forget := "" // uncordoning also removes the baseline of a drain
@@ -80,7 +64,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 	if err := c.Patch(ctx, n, patch, nodeOwner); err != nil {
 		return fmt.Errorf("changing node %s: %w", node, err)
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "node/%s %s\n", node, word)
+	_, _ = fmt.Fprintf(t.Streams.Out, "node/%s %s\n", node, word)
 	return nil
 }
 
@@ -148,7 +132,7 @@ rikctl taint node worker-1 gpu-`),
 			if len(given) == 0 {
 				return []string{"node"}, cobra.ShellCompDirectiveNoFileComp
 			}
-			return t.completeNodes(cmd, given, typed)
+			return completeNodes(t.Factory)(cmd, given, typed)
 		},
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if slices.Contains([]string{"node", "nodes", "no"}, given[0]) {
@@ -161,7 +145,7 @@ rikctl taint node worker-1 gpu-`),
 			for _, word := range given[1:] {
 				c, err := parseTaint(word)
 				if err != nil {
-					return usageError{cmd.CommandPath(), err}
+					return usageOf(cmd, err)
 				}
 				changes = append(changes, c)
 			}
@@ -173,7 +157,7 @@ rikctl taint node worker-1 gpu-`),
 }
 
 func (t *tool) runTaint(ctx context.Context, node string, changes []taintChange, overwrite bool) error {
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
@@ -192,6 +176,6 @@ func (t *tool) runTaint(ctx context.Context, node string, changes []taintChange,
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "node/%s tainted\n", node)
+	_, _ = fmt.Fprintf(t.Streams.Out, "node/%s tainted\n", node)
 	return nil
 }

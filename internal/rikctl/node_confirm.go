@@ -14,12 +14,9 @@ import (
 )
 
 func (t *tool) nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "node", Short: "Decide what a node waits for", Args: subcommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.confirmCommand())
-	return cmd
+	return group(&cobra.Command{
+		Use: "node", Short: "Decide what a node waits for",
+	}, t.confirmCommand())
 }
 
 func (t *tool) confirmCommand() *cobra.Command {
@@ -38,7 +35,7 @@ datastore, give it the right one: then there is nothing to confirm.`,
 rikctl node confirm worker-1
 rikctl node confirm --all --dry-run`),
 		Args:              args(cobra.ArbitraryArgs),
-		ValidArgsFunction: t.completeNodes,
+		ValidArgsFunction: completeNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if all == (len(given) > 0) {
 				return usagef(cmd, "name the nodes, or use --all")
@@ -52,7 +49,7 @@ rikctl node confirm --all --dry-run`),
 }
 
 func (t *tool) runConfirm(ctx context.Context, names []string, all, dryRun bool) error {
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
@@ -69,7 +66,7 @@ func (t *tool) runConfirm(ctx context.Context, names []string, all, dryRun bool)
 		case waits == nil && all:
 			continue
 		case waits == nil:
-			_, _ = fmt.Fprintf(t.streams.Out, "node/%s waits for nothing\n", n.Name)
+			_, _ = fmt.Fprintf(t.Streams.Out, "node/%s waits for nothing\n", n.Name)
 			continue
 		case all && far(waits):
 			problems = append(problems, fmt.Errorf("node %s has obeyed term %d, far above the controller's %d: if that is right, name it: rikctl node confirm %s", n.Name, waits.Term, waits.ControllerTerm, n.Name))
@@ -77,17 +74,17 @@ func (t *tool) runConfirm(ctx context.Context, names []string, all, dryRun bool)
 		}
 		waiting++
 		if dryRun {
-			_, _ = fmt.Fprintf(t.streams.Out, "node/%s would be confirmed: %s\n", n.Name, meaning(waits))
+			_, _ = fmt.Fprintf(t.Streams.Out, "node/%s would be confirmed: %s\n", n.Name, meaning(waits))
 			continue
 		}
 		if err := confirm(ctx, c, n); err != nil {
 			problems = append(problems, fmt.Errorf("confirming node %s: %w", n.Name, err))
 			continue
 		}
-		_, _ = fmt.Fprintf(t.streams.Out, "node/%s confirmed: %s\n", n.Name, meaning(waits))
+		_, _ = fmt.Fprintf(t.Streams.Out, "node/%s confirmed: %s\n", n.Name, meaning(waits))
 	}
 	if all && waiting == 0 && len(problems) == 0 {
-		_, _ = fmt.Fprintln(t.streams.Out, "No node waits for a confirmation.")
+		_, _ = fmt.Fprintln(t.Streams.Out, "No node waits for a confirmation.")
 	}
 	return errors.Join(problems...)
 }

@@ -49,11 +49,11 @@ func ownedAsFile(cmd *cobra.Command) *cobra.Command {
 //
 // A preview changes nothing. If apply would first take over fields, the preview ignores
 // conflicts and prints a note.
-func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
+func adopt(f *Factory, cmd *cobra.Command, preview bool) error {
 	if cmd.Flags().Lookup("field-manager").Value.String() != name {
 		return nil
 	}
-	namespace, enforce, err := t.getter.ToRawKubeConfigLoader().Namespace()
+	namespace, enforce, err := f.Getter.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
 	if files.RequireFilenameOrKustomize() != nil {
 		return nil //nolint:nilerr // kubectl's code says what is missing
 	}
-	result := t.factory.NewBuilder().Unstructured().ContinueOnError().NamespaceParam(namespace).DefaultNamespace().
+	result := f.Kube.NewBuilder().Unstructured().ContinueOnError().NamespaceParam(namespace).DefaultNamespace().
 		FilenameParam(enforce, &files).LabelSelectorParam(selector).Flatten().Do()
 	infos, err := result.Infos()
 	if err != nil {
@@ -75,12 +75,12 @@ func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
 		if info.Name == "" {
 			continue
 		}
-		pending, err := t.adoptOne(info, preview)
+		pending, err := adoptOne(info, preview)
 		if err != nil {
 			return fmt.Errorf("taking over the fields of %s that were set before: %w", info.ObjectName(), err)
 		}
 		if pending {
-			_, _ = fmt.Fprintf(t.streams.ErrOut, "note: %s was created or changed without apply, which will take over its fields; which of them it removes is not shown\n", info.ObjectName())
+			_, _ = fmt.Fprintf(f.Streams.ErrOut, "note: %s was created or changed without apply, which will take over its fields; which of them it removes is not shown\n", info.ObjectName())
 			if err := cmd.Flags().Set("force-conflicts", "true"); err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func (t *tool) adopt(cmd *cobra.Command, preview bool) error {
 
 // adoptOne moves the ownership for one object. In a preview it reports whether apply would take
 // over fields.
-func (t *tool) adoptOne(info *resource.Info, preview bool) (pending bool, err error) {
+func adoptOne(info *resource.Info, preview bool) (pending bool, err error) {
 	helper := resource.NewHelper(info.Client, info.Mapping)
 	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		there, err := helper.Get(info.Namespace, info.Name)

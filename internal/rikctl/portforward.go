@@ -8,11 +8,9 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport/websocket"
 	"k8s.io/streaming/pkg/httpstream"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/forward"
@@ -36,17 +34,17 @@ rikctl port-forward web-x7k2p 8080:80
 rikctl port-forward workload/web 8080:80 9090
 rikctl port-forward workload/db :5432`),
 		Args:              args(cobra.MinimumNArgs(2)),
-		ValidArgsFunction: t.completeInstances,
+		ValidArgsFunction: completeInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			tg, err := parseTarget(given[0])
 			if err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return usageOf(cmd, err)
 			}
 			var ports []forward.Port
 			for _, text := range given[1:] {
 				p, err := forward.ParsePort(text)
 				if err != nil {
-					return usageError{cmd.CommandPath(), err}
+					return usageOf(cmd, err)
 				}
 				ports = append(ports, p)
 			}
@@ -58,15 +56,11 @@ rikctl port-forward workload/db :5432`),
 }
 
 func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string, ports []forward.Port) error {
-	namespace, err := t.namespace()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
-	c, err := t.client()
-	if err != nil {
-		return err
-	}
-	rc, restConfig, err := t.restClient()
+	rc, restConfig, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
@@ -75,7 +69,7 @@ func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string
 		return err
 	}
 	f, err := forward.Listen(ctx, forward.Config{
-		Addresses: addresses, Ports: ports, Out: t.streams.Out, Err: t.streams.ErrOut,
+		Addresses: addresses, Ports: ports, Out: t.Streams.Out, Err: t.Streams.ErrOut,
 		Dial: func(ctx context.Context, port int) (*portstream.Stream, error) {
 			i, err := tg.serving(ctx, c, namespace)
 			if err != nil {
@@ -89,27 +83,6 @@ func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string
 		return advised{err, "another local port can be chosen, as in 8080:80, or any that is free, as in :80"}
 	}
 	return f.Run(ctx)
-}
-
-// serving picks the instance for a connection. For a workload it prefers a ready instance to one
-// that only runs.
-func (tg target) serving(ctx context.Context, c client.Client, namespace string) (*rikv1alpha1.Instance, error) {
-	instances, err := tg.instances(ctx, c, namespace)
-	if err != nil {
-		return nil, err
-	}
-	for i := range instances {
-		if in := &instances[i]; in.Status.Ready && in.DeletionTimestamp == nil && in.Status.Phase == rikv1alpha1.InstanceRunning {
-			return in, nil
-		}
-	}
-	return firstRunning(instances, "")
-}
-
-// final reports whether every later connection would fail too. For a workload, a missing
-// instance is not final, because another one replaces it.
-func (tg target) final(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) && !tg.workload
 }
 
 // dialPort opens a port of an instance over a new WebSocket.

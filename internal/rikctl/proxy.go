@@ -62,7 +62,7 @@ rikctl proxy --unix-socket /run/user/1000/rik.sock`),
 			}
 			filter, err := f.filter()
 			if err != nil {
-				return usageError{cmd.CommandPath(), err}
+				return usageOf(cmd, err)
 			}
 			return t.runProxy(cmd.Context(), f, filter)
 		},
@@ -97,7 +97,7 @@ func (f *proxyFlags) filter() (*proxy.FilterServer, error) {
 }
 
 func (t *tool) runProxy(ctx context.Context, f proxyFlags, filter *proxy.FilterServer) error {
-	restConfig, err := t.getter.ToRESTConfig()
+	restConfig, err := t.Getter.ToRESTConfig()
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (t *tool) runProxy(ctx context.Context, f proxyFlags, filter *proxy.FilterS
 	}
 	mux := http.NewServeMux()
 	mux.Handle(prefix, handler)
-	_, _ = fmt.Fprintf(t.streams.Out, "Starting to serve on %s\n", listener.Addr())
+	_, _ = fmt.Fprintf(t.Streams.Out, "Starting to serve on %s\n", listener.Addr())
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: proxyHeaders}
 	// Watches do not end by themselves, so close all connections without waiting for them.
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()

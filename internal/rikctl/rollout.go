@@ -105,19 +105,15 @@ func numbers(revisions []rikv1alpha1.WorkloadRevision) string {
 }
 
 func (t *tool) rolloutCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "rollout",
 		Short: "Watch, undo, restart or pause the rollout of a workload",
-		Args:  subcommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.rolloutStatus(), t.rolloutHistory(), t.rolloutUndo(),
+	}, t.rolloutStatus(), t.rolloutHistory(), t.rolloutUndo(),
 		t.rolloutPatch("restart", "Replace all instances by new ones of the same content", "restarted", func(now time.Time) any {
 			return map[string]any{"annotations": map[string]string{rikv1alpha1.AnnotationRestartedAt: now.UTC().Format(time.RFC3339)}}
 		}),
 		t.rolloutPatch("pause", "Hold a rollout", "paused", func(time.Time) any { return map[string]any{"paused": true} }),
 		t.rolloutPatch("resume", "Go on with a rollout", "resumed", func(time.Time) any { return map[string]any{"paused": nil} }))
-	return cmd
 }
 
 // workloadCommand returns a subcommand that acts on one workload.
@@ -127,18 +123,14 @@ func (t *tool) workloadCommand(use, short string, run func(ctx context.Context, 
 		Short: short,
 		Args:  args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-			return completion.CompGetResource(t.factory, "workloads.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
+			return completion.CompGetResource(t.Kube, "workloads.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, given []string) error {
 			workload, err := workloadArg(cmd, given)
 			if err != nil {
 				return err
 			}
-			namespace, err := t.namespace()
-			if err != nil {
-				return err
-			}
-			c, err := t.client()
+			c, namespace, err := t.NamespacedClient()
 			if err != nil {
 				return err
 			}
@@ -158,7 +150,7 @@ func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *
 		if err := c.Patch(ctx, w, client.RawPatch(types.MergePatchType, patch), rolloutOwner); err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(t.streams.Out, "workload/%s %s\n", key.Name, done)
+		_, _ = fmt.Fprintf(t.Streams.Out, "workload/%s %s\n", key.Name, done)
 		return nil
 	})
 }
@@ -242,7 +234,7 @@ func (t *tool) rolloutStatus() *cobra.Command {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		r := &rolloutReport{out: t.streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return troubleOf(ctx, c, w) }}
+		r := &rolloutReport{out: t.Streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return troubleOf(ctx, c, w) }}
 		stop := r.remind(rolloutReminder)
 		err := watchWorkload(ctx, c, key, func(w *rikv1alpha1.Workload) (bool, error) {
 			p, err := rolloutProgress(w)
@@ -271,11 +263,11 @@ func (t *tool) rolloutHistory() *cobra.Command {
 			return err
 		}
 		if number == 0 {
-			return printHistory(t.streams.Out, w, revisions)
+			return printHistory(t.Streams.Out, w, revisions)
 		}
 		for i := range revisions {
 			if revisions[i].Revision == number {
-				return printTemplate(t.streams.Out, &revisions[i])
+				return printTemplate(t.Streams.Out, &revisions[i])
 			}
 		}
 		return fmt.Errorf("revision %d of workload %s not found; there are %s", number, key.Name, numbers(revisions))
@@ -302,7 +294,7 @@ func (t *tool) rolloutUndo() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, _ = fmt.Fprintf(t.streams.Out, "workload/%s rolled back to revision %d\n", key.Name, to.Revision)
+		_, _ = fmt.Fprintf(t.Streams.Out, "workload/%s rolled back to revision %d\n", key.Name, to.Revision)
 		return nil
 	})
 	cmd.Flags().Int64Var(&number, "to-revision", 0, "the revision; the one before the current by default")
@@ -347,21 +339,6 @@ func printHistory(out io.Writer, w *rikv1alpha1.Workload, revisions []rikv1alpha
 		_, _ = fmt.Fprintf(table, "%d\t%s\t%s\t%s\n", r.Revision, r.Name, current, runs(&r.Template))
 	}
 	return table.Flush()
-}
-
-// runs summarizes what a template runs.
-func runs(t *rikv1alpha1.InstanceTemplate) string {
-	var words []string
-	for i := range t.Containers {
-		words = append(words, t.Containers[i].Image)
-	}
-	if t.Function != nil {
-		words = append(words, t.Function.Execution.Rootfs+t.Function.Execution.Image)
-	}
-	if t.App != nil {
-		words = append(words, strings.TrimSuffix(t.App.Repo+"@"+t.App.Version, "@"))
-	}
-	return strings.Join(words, ",")
 }
 
 func printTemplate(out io.Writer, r *rikv1alpha1.WorkloadRevision) error {

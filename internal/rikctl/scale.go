@@ -16,11 +16,11 @@ import (
 // scaleCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
 // workloads that ignore their number of replicas.
 func (t *tool) scaleCommand() *cobra.Command {
-	cmd := kubescale.NewCmdScale(t.factory, t.streams)
+	cmd := kubescale.NewCmdScale(t.Kube, t.Streams)
 	cmd.Short = "Set how many instances an Automatic workload keeps"
 	cmd.Long = "Set how many instances a workload with deploy: Automatic keeps."
 	cmd.Example = indent("rikctl scale workload web --replicas=5")
-	cmd.ValidArgsFunction = completion.SpecifiedResourceTypeAndNameCompletionFunc(t.factory, []string{"workload"})
+	cmd.ValidArgsFunction = completion.SpecifiedResourceTypeAndNameCompletionFunc(t.Kube, []string{"workload"})
 	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
 		// kubectl ignores a negative number, and truncates a large one.
 		if replicas, err := cmd.Flags().GetInt("replicas"); err == nil && (replicas < 0 || replicas > math.MaxInt32) {
@@ -40,11 +40,11 @@ func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
 	if len(given) == 0 {
 		return
 	}
-	namespace, err := t.namespace()
+	namespace, err := t.Namespace()
 	if err != nil {
 		return
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return
 	}
@@ -52,7 +52,7 @@ func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
 		w := &rikv1alpha1.Workload{}
 		err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: n}, w)
 		if err == nil && w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
-			_, _ = fmt.Fprintf(t.streams.ErrOut, "note: workload %s has deploy: Manual, so that its number of instances stays; "+
+			_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s has deploy: Manual, so that its number of instances stays; "+
 				"\"rikctl create instance -w %s\" starts more\n", n, n)
 		}
 	}

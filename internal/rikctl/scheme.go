@@ -23,3 +23,6 @@ func newScheme() *runtime.Scheme {
 	utilruntime.Must(apiresourcev1alpha1.AddToScheme(s))
 	return s
 }
+
+// parameters encodes the options of subresources as a query.
+var parameters = runtime.NewParameterCodec(scheme)

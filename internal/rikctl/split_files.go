@@ -69,7 +69,7 @@ func (t *trial) read(documents []document) ([]fileObject, error) {
 		if err := t.locate(out[i]); err != nil {
 			return nil, err
 		}
-		if out[i].GroupVersionKind().GroupKind() == namespaceKind.GroupKind() {
+		if out[i].GroupVersionKind().GroupKind() == namespaceKind {
 			t.made = append(t.made, out[i].GetName())
 		}
 	}

@@ -100,7 +100,7 @@ cat web.yaml | rikctl plan -f -`),
 
 // runPlan prints a plan. It reports whether anything would change.
 func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool, error) {
-	documents, err := readDocuments(files, t.streams.In)
+	documents, err := readDocuments(files, t.Streams.In)
 	if err != nil {
 		return false, err
 	}
@@ -108,11 +108,11 @@ func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool
 	if err != nil {
 		return false, err
 	}
-	namespace, strict, err := t.getter.ToRawKubeConfigLoader().Namespace()
+	namespace, strict, err := t.Getter.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return false, err
 	}
-	trial := &trial{c: c, namespace: namespace, strict: strict, warn: t.streams.ErrOut}
+	trial := &trial{c: c, namespace: namespace, strict: strict, warn: t.Streams.ErrOut}
 	objects, err := trial.read(documents)
 	if err != nil {
 		return false, err
@@ -132,9 +132,9 @@ func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool
 		return false, err
 	}
 	if output != "" {
-		err = printData(t.streams.Out, p.plans, output)
+		err = printData(t.Streams.Out, p.plans, output)
 	} else {
-		err = printPlans(t.streams.Out, p)
+		err = printPlans(t.Streams.Out, p)
 	}
 	if err != nil {
 		return false, err
@@ -155,6 +155,7 @@ func spaces(objects []fileObject) []string {
 
 var (
 	clusterKind   = workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster").GroupKind()
+	namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind()
 	placementKind = workloadv1alpha1.SchemeGroupVersion.WithKind("Placement").GroupKind()
 	serviceKind   = corev1.SchemeGroupVersion.WithKind("Service")
 	claimKind     = corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")

@@ -1,7 +1,6 @@
 package rikctl
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,43 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
-	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
-
-// outputs lists the values of -o for output that is not API objects.
-var outputs = []string{"json", "yaml"}
-
-// addOutput adds the flag -o.
-func addOutput(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", "", "json or yaml, or text when empty")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(outputs, cobra.ShellCompDirectiveNoFileComp))
-}
-
-func checkOutput(cmd *cobra.Command, output string) error {
-	if output != "" && !slices.Contains(outputs, output) {
-		return usagef(cmd, "--output %q: it is json or yaml", output)
-	}
-	return nil
-}
-
-// printData writes a value that is not an API object as JSON or YAML.
-func printData(out io.Writer, data any, output string) error {
-	text, err := json.MarshalIndent(data, "", "    ")
-	if err == nil && output == "yaml" {
-		text, err = yaml.JSONToYAML(text)
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", output, err)
-	}
-	_, err = fmt.Fprintln(out, strings.TrimRight(string(text), "\n"))
-	return err
-}
 
 // title returns the name of a root in the form that commands accept.
 func (d *division) title() string { return strings.ToLower(d.Kind) + "/" + d.Name }

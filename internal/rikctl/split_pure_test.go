@@ -148,19 +148,6 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func TestAboveOne(t *testing.T) {
-	t.Parallel()
-	if o := validate(aboveOne{errors.New("odd")}, ""); o.code != ExitUsage || o.text != "error: odd" {
-		t.Errorf("judge = %+v", o)
-	}
-	if o := validate(aboveOne{invalidError{"web.yaml", errors.New("odd")}}, ""); o.code != ExitInvalid {
-		t.Errorf("judge = %+v", o)
-	}
-	if o := validate(advised{errNoKCP, nextForKCP}, ""); o.code != ExitNotFound || o.next != nextForKCP {
-		t.Errorf("judge = %+v", o)
-	}
-}
-
 // An object may follow no other one, or have no labels at all.
 func TestUndivided(t *testing.T) {
 	t.Parallel()

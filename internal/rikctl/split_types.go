@@ -2,7 +2,6 @@ package rikctl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,9 +18,6 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// errNoKCP reports a server that does not split objects.
-var errNoKCP = errors.New("this server is no kcp: it serves no clusters." + workloadv1alpha1.GroupName)
-
 const (
 	nextForKCP = `"rikctl config use NAME" or --kubeconfig FILE chooses another server; "rik kcp" runs a kcp`
 	// nextForReader lists the permissions that explanations and plans need.
@@ -31,7 +27,7 @@ const (
 
 // isKCP reports whether the server splits objects.
 func (t *tool) isKCP() (bool, error) {
-	mapper, err := t.getter.ToRESTMapper()
+	mapper, err := t.Getter.ToRESTMapper()
 	if err != nil {
 		return false, err
 	}
@@ -50,7 +46,7 @@ func (t *tool) kcpClient() (client.Client, error) {
 	case !is:
 		return nil, advised{errNoKCP, nextForKCP}
 	}
-	return t.client()
+	return t.Client()
 }
 
 // ofDivision adds the next step to an error of reading the objects from which splits are
@@ -106,9 +102,9 @@ func (r reference) String() string { return r.resource.String() + "/" + r.name }
 func (t *tool) references(cmd *cobra.Command, given []string) ([]reference, error) {
 	pairs, err := splitNames(given)
 	if err != nil {
-		return nil, usageError{cmd.CommandPath(), err}
+		return nil, usageOf(cmd, err)
 	}
-	mapper, err := t.getter.ToRESTMapper()
+	mapper, err := t.Getter.ToRESTMapper()
 	if err != nil {
 		return nil, err
 	}

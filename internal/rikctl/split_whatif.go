@@ -47,7 +47,7 @@ pods=, ephemeral-storage= or capacity.RESOURCE= what its nodes have together.`,
 rikctl whatif --lose-cluster east
 rikctl whatif --lose-cluster east --add-cluster north=region=eu,cpu=64,memory=256Gi
 rikctl whatif --cordon west deployment/web -n shop -o json`),
-		ValidArgsFunction: completion.ResourceTypeAndNameCompletionFunc(t.factory),
+		ValidArgsFunction: completion.ResourceTypeAndNameCompletionFunc(t.Kube),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if err := checkOutput(cmd, output); err != nil {
 				return err
@@ -66,7 +66,7 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 	flags.StringSliceVar(&s.removed, "remove-cluster", nil, "cluster that is unregistered")
 	for _, f := range []string{"lose-cluster", "cordon", "not-ready", "remove-cluster"} {
 		_ = cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-			return completion.CompGetResource(t.factory, "clusters."+workloadv1alpha1.GroupName, typed), cobra.ShellCompDirectiveNoFileComp
+			return completion.CompGetResource(t.Kube, "clusters."+workloadv1alpha1.GroupName, typed), cobra.ShellCompDirectiveNoFileComp
 		})
 	}
 	_ = cmd.RegisterFlagCompletionFunc("add-cluster", cobra.NoFileCompletions)
@@ -118,7 +118,7 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output
 	if err != nil {
 		return err
 	}
-	namespace, asked, err := t.getter.ToRawKubeConfigLoader().Namespace()
+	namespace, asked, err := t.Getter.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return err
 	}
@@ -147,9 +147,9 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output
 		return err
 	}
 	if output != "" {
-		return printData(t.streams.Out, look, output)
+		return printData(t.Streams.Out, look, output)
 	}
-	return printImpact(t.streams.Out, look, s, now)
+	return printImpact(t.Streams.Out, look, s, now)
 }
 
 // chosen returns the roots that the arguments name, or all.

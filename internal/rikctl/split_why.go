@@ -27,7 +27,7 @@ func (t *tool) whyObject(cmd *cobra.Command, given []string, output string) erro
 	if err != nil {
 		return err
 	}
-	namespace, err := t.namespace()
+	namespace, err := t.Namespace()
 	if err != nil {
 		return err
 	}
@@ -35,7 +35,7 @@ func (t *tool) whyObject(cmd *cobra.Command, given []string, output string) erro
 	if err != nil {
 		return err
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
@@ -61,12 +61,12 @@ func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, n
 		return err
 	}
 	if !isDivided {
-		_, err := fmt.Fprintln(t.streams.Out, printers.EscapeTerminal(undivided(ref, object)))
+		_, err := fmt.Fprintln(t.Streams.Out, printers.EscapeTerminal(undivided(ref, object)))
 		return err
 	}
 	role := loader.RoleOf(object, kind)
 	if role == loader.Targeted {
-		_, err := fmt.Fprintln(t.streams.Out, targeted(ref, object))
+		_, err := fmt.Fprintln(t.Streams.Out, targeted(ref, object))
 		return err
 	}
 	if role == loader.Leaf {
@@ -98,11 +98,11 @@ func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind
 		return fmt.Errorf("there is no division that could be printed as %s: %s", output, text)
 	}
 	if root == nil {
-		_, err := fmt.Fprintln(t.streams.Out, text)
+		_, err := fmt.Fprintln(t.Streams.Out, text)
 		return err
 	}
 	// Use the error stream, so that the output stream has only JSON.
-	if _, err := fmt.Fprintln(t.streams.ErrOut, text); err != nil {
+	if _, err := fmt.Fprintln(t.Streams.ErrOut, text); err != nil {
 		return err
 	}
 	return t.explain(ctx, c, kind, root, output)
@@ -201,9 +201,9 @@ func (t *tool) explain(ctx context.Context, c client.Client, kind loader.Type, r
 		d = explained(w, splitter.Split(w.State))
 	}
 	if output != "" {
-		return printData(t.streams.Out, d, output)
+		return printData(t.Streams.Out, d, output)
 	}
-	return printDivision(t.streams.Out, &d, now)
+	return printDivision(t.Streams.Out, &d, now)
 }
 
 // rootSnapshot is a snapshot for a single root. It reads only the leaves of that root, even if
@@ -268,8 +268,8 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "%s runs in this cluster, as %d instances. Ask for one of them:\n", ref, len(instances))
-	table := printers.GetNewTabWriter(t.streams.Out)
+	_, _ = fmt.Fprintf(t.Streams.Out, "%s runs in this cluster, as %d instances. Ask for one of them:\n", ref, len(instances))
+	table := printers.GetNewTabWriter(t.Streams.Out)
 	for i := range instances {
 		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", name, instances[i].Name, phaseOf(&instances[i]), instances[i].Spec.NodeName)
 	}

@@ -42,6 +42,14 @@ func placeOf(word string) string {
 	return ""
 }
 
+// suggest adds the next step to the outcome of a failed command line, if the error and the server
+// show what the user meant.
+func (t *tool) suggest(ctx context.Context, o outcome, args []string) outcome {
+	o = t.suggestType(ctx, o, args)
+	o = t.suggestTarget(ctx, o, args)
+	return t.suggestConfig(o, args)
+}
+
 // suggestType adds a suggestion to the outcome of a command with a mistyped type, or with the
 // name of an object in place of a type.
 func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcome {
@@ -61,7 +69,7 @@ func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcom
 		o.next = next
 		return o
 	}
-	d, err := t.getter.ToDiscoveryClient()
+	d, err := t.Getter.ToDiscoveryClient()
 	if err != nil {
 		return o
 	}

@@ -12,8 +12,8 @@ import (
 // suggestConfig suggests a working command to a user whose configuration has no credentials,
 // like those of the published clients.
 func (t *tool) suggestConfig(o outcome, args []string) outcome {
-	found := t.getter.found
-	if found == nil || t.getter.kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
+	found := t.Getter.found
+	if found == nil || t.Getter.kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
 		return o
 	}
 	server := found.File.Cluster.Server
@@ -21,9 +21,9 @@ func (t *tool) suggestConfig(o outcome, args []string) outcome {
 		o.next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", origin(found), server)
 		return o
 	}
-	path := t.getter.source.SystemPath()
+	path := t.Getter.source.SystemPath()
 	sudo := ""
-	switch _, err := t.getter.source.ReadFile(path); {
+	switch _, err := t.Getter.source.ReadFile(path); {
 	case errors.Is(err, fs.ErrPermission):
 		sudo = "sudo "
 	case err != nil:

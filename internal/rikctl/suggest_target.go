@@ -64,13 +64,13 @@ func (t *tool) asName(ctx context.Context, word string, args []string) string {
 func (t *tool) exists(ctx context.Context, empty client.Object, name string, namespaced bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, suggestTimeout)
 	defer cancel()
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return false
 	}
 	key := client.ObjectKey{Name: name}
 	if namespaced {
-		if key.Namespace, err = t.namespace(); err != nil {
+		if key.Namespace, err = t.Namespace(); err != nil {
 			return false
 		}
 	}
@@ -97,13 +97,4 @@ func replacedWord(args []string, word string, by ...string) []string {
 		return args
 	}
 	return slices.Concat(args[:i], by, args[i+1:])
-}
-
-// asCommand formats a command line for a shell.
-func asCommand(args []string) string {
-	words := append([]string{name}, args...)
-	for i, word := range words {
-		words[i] = quoted(word)
-	}
-	return strings.Join(words, " ")
 }

@@ -1,15 +1,14 @@
 package rikctl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/kubectl/pkg/util/completion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -88,33 +87,138 @@ func instancesOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) 
 	return list.Items, nil
 }
 
-// restClient returns a client for the streaming subresources.
-func (t *tool) restClient() (*rest.RESTClient, *rest.Config, error) {
-	restConfig, err := t.getter.ToRESTConfig()
-	if err != nil {
-		return nil, nil, err
+// completeInstance completes the name of one instance, or of a workload after "workload/".
+func completeInstance(f *Factory) cobra.CompletionFunc {
+	complete := completeInstances(f)
+	return func(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(given) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return complete(cmd, given, typed)
 	}
-	restConfig.APIPath = "/apis"
-	restConfig.GroupVersion = &rikv1alpha1.SchemeGroupVersion
-	restConfig.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c, err := rest.RESTClientFor(restConfig)
-	return c, restConfig, err
 }
 
-// parameters encodes the options of subresources as a query.
-var parameters = runtime.NewParameterCodec(scheme)
-
-// completeInstances completes the names of instances, and of workloads after "workload/".
-func (t *tool) completeInstances(_ *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if len(given) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	if kind, rest, ok := strings.Cut(typed, "/"); ok {
-		var names []string
-		for _, n := range completion.CompGetResource(t.factory, kind, rest) {
-			names = append(names, kind+"/"+n)
+// completeInstances does the same for commands that take several instances.
+func completeInstances(f *Factory) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if kind, rest, ok := strings.Cut(typed, "/"); ok {
+			var names []string
+			for _, n := range completion.CompGetResource(f.Kube, kind, rest) {
+				names = append(names, kind+"/"+n)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
 		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		return completion.CompGetResource(f.Kube, "instances.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
 	}
-	return completion.CompGetResource(t.factory, "instances.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeNodes completes the names of nodes.
+func completeNodes(f *Factory) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return completion.CompGetResource(f.Kube, "nodes.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// nodeNames removes an optional node/ from the names.
+func nodeNames(given []string) []string {
+	names := slices.Clone(given)
+	for i := range names {
+		for _, word := range []string{"node/", "nodes/", "no/"} {
+			names[i] = strings.TrimPrefix(names[i], word)
+		}
+	}
+	return names
+}
+
+// nodesOf returns the names of the nodes of instances, sorted.
+func nodesOf(instances []rikv1alpha1.Instance) []string {
+	var nodes []string
+	for i := range instances {
+		if n := instances[i].Spec.NodeName; n != "" {
+			nodes = append(nodes, n)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// firstRunning picks the instance to run a command in. It prefers a Running instance. Otherwise
+// it takes one whose container already runs while the instance is still Creating or waits for
+// another container.
+func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alpha1.Instance, error) {
+	for i := range instances {
+		if instances[i].Status.Phase == rikv1alpha1.InstanceRunning {
+			return &instances[i], nil
+		}
+	}
+	for i := range instances {
+		if containerRuns(&instances[i], container) {
+			return &instances[i], nil
+		}
+	}
+	i := &instances[0]
+	if err := validateContainer(i, container); err != nil {
+		return nil, err
+	}
+	return nil, advised{fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
+		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+}
+
+// validateContainer reports what prevents running a command in the named container, as far as
+// the status shows.
+func validateContainer(i *rikv1alpha1.Instance, name string) error {
+	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
+	if name == "" || len(all) == 0 {
+		return nil
+	}
+	var names []string
+	for _, c := range all {
+		if c.Name == name {
+			return advised{fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(phaseOf(i)))),
+				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+		}
+		names = append(names, c.Name)
+	}
+	return invalidError{"instance " + i.Name, fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
+}
+
+// containerRuns reports whether the status shows the container as running. Without a name it
+// means the first container.
+func containerRuns(i *rikv1alpha1.Instance, name string) bool {
+	all := slices.Concat(i.Status.Containers, i.Status.InitContainers)
+	if name == "" {
+		all = all[:min(1, len(i.Status.Containers))]
+	}
+	return slices.ContainsFunc(all, func(c rikv1alpha1.ContainerStatus) bool {
+		return (name == "" || c.Name == name) && c.State == rikv1alpha1.ContainerRunning
+	})
+}
+
+// phaseOf returns the phase of an instance, which is Pending before its first status.
+func phaseOf(i *rikv1alpha1.Instance) rikv1alpha1.InstancePhase {
+	if i.Status.Phase == "" {
+		return rikv1alpha1.InstancePending
+	}
+	return i.Status.Phase
+}
+
+// serving picks the instance for a connection. For a workload it prefers a ready instance to one
+// that only runs.
+func (tg target) serving(ctx context.Context, c client.Client, namespace string) (*rikv1alpha1.Instance, error) {
+	instances, err := tg.instances(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for i := range instances {
+		if in := &instances[i]; in.Status.Ready && in.DeletionTimestamp == nil && in.Status.Phase == rikv1alpha1.InstanceRunning {
+			return in, nil
+		}
+	}
+	return firstRunning(instances, "")
+}
+
+// final reports whether every later connection would fail too. For a workload, a missing
+// instance is not final, because another one replaces it.
+func (tg target) final(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) && !tg.workload
 }

@@ -68,7 +68,7 @@ func (t *tool) runCreateTenant(ctx context.Context, r tenantRequest) error {
 	if err := t.create(ctx, tenant, "tenant"); err != nil || !r.wait {
 		return err
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}

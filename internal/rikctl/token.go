@@ -21,18 +21,14 @@ import (
 const tokenLife = 24 * time.Hour
 
 func (t *tool) tokenCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "token",
 		Short: "Manage the tokens with which machines join as nodes",
 		Long: `Make, list and revoke join tokens. A machine becomes a node by starting its agent
 with a token; the token holds the hash of the cluster's authority, so that the
 machine tells its secret to this cluster only. The server keeps the secret's hash:
 a token is shown once, when it is made.`,
-		Args: subcommand,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(t.tokenCreateCommand(), t.tokenListCommand(), t.tokenDeleteCommand())
-	return cmd
+	}, t.tokenCreateCommand(), t.tokenListCommand(), t.tokenDeleteCommand())
 }
 
 func (t *tool) tokenCreateCommand() *cobra.Command {
@@ -63,7 +59,7 @@ func (t *tool) createToken(ctx context.Context, request jointoken.Request) error
 	if err != nil {
 		return err
 	}
-	c, _, err := t.restClient()
+	c, _, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
@@ -75,7 +71,7 @@ func (t *tool) createToken(ctx context.Context, request jointoken.Request) error
 	if err := json.Unmarshal(data, &made); err != nil {
 		return fmt.Errorf("reading the new join token: %w", err)
 	}
-	_, err = fmt.Fprintln(t.streams.Out, made.Token)
+	_, err = fmt.Fprintln(t.Streams.Out, made.Token)
 	return err
 }
 
@@ -98,7 +94,7 @@ func (t *tool) tokenListCommand() *cobra.Command {
 
 func (t *tool) tokens(ctx context.Context) (jointoken.List, error) {
 	var list jointoken.List
-	c, _, err := t.restClient()
+	c, _, err := t.RESTClient()
 	if err != nil {
 		return list, err
 	}
@@ -118,15 +114,15 @@ func (t *tool) listTokens(ctx context.Context, asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		encoder := json.NewEncoder(t.streams.Out)
+		encoder := json.NewEncoder(t.Streams.Out)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(list)
 	}
 	if len(list.Items) == 0 {
-		_, _ = fmt.Fprintln(t.streams.ErrOut, "There are no join tokens.")
+		_, _ = fmt.Fprintln(t.Streams.ErrOut, "There are no join tokens.")
 		return nil
 	}
-	w := printers.GetNewTabWriter(t.streams.Out)
+	w := printers.GetNewTabWriter(t.Streams.Out)
 	_, _ = fmt.Fprintln(w, "ID\tAGE\tEXPIRES\tUSES\tLAST USED\tDESCRIPTION")
 	for _, row := range tokenRows(list.Items, time.Now()) {
 		_, _ = fmt.Fprintln(w, row)
@@ -186,7 +182,7 @@ keep their certificates; "rikctl delete node NAME" revokes a node's.`,
 }
 
 func (t *tool) deleteToken(ctx context.Context, id string) error {
-	c, _, err := t.restClient()
+	c, _, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
@@ -197,6 +193,6 @@ func (t *tool) deleteToken(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("revoking join token %s: %w", id, err)
 	}
-	_, _ = fmt.Fprintf(t.streams.Out, "token %s revoked\n", id)
+	_, _ = fmt.Fprintf(t.Streams.Out, "token %s revoked\n", id)
 	return nil
 }

@@ -46,16 +46,12 @@ type topFlags struct {
 }
 
 func (t *tool) topCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return group(&cobra.Command{
 		Use:   "top",
 		Short: "Show what nodes and instances use now",
-		Args:  subcommand,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(
-		t.topOf("nodes", []string{"node", "no"}, t.completeNodes, t.runTopNodes),
-		t.topOf("instances", []string{"instance", "inst", "ins"}, t.completeInstances, t.runTopInstances))
-	return cmd
+	},
+		t.topOf("nodes", []string{"node", "no"}, completeNodes(t.Factory), t.runTopNodes),
+		t.topOf("instances", []string{"instance", "inst", "ins"}, completeInstance(t.Factory), t.runTopInstances))
 }
 
 func (t *tool) topOf(use string, aliases []string, complete cobra.CompletionFunc,
@@ -88,7 +84,7 @@ func (t *tool) usages(ctx context.Context, kind, namespace string, names []strin
 	if namespace != "" {
 		query["namespace"] = namespace
 	}
-	data, err := t.raw(ctx, []string{"rik", "metrics", kind}, query)
+	data, err := t.Raw(ctx, []string{"rik", "metrics", kind}, query)
 	if apierrors.IsNotFound(err) {
 		return nil, advised{fmt.Errorf("the server has no metrics of %s: %w", kind, err),
 			"they come from the controller of a rik cluster: is this one of an older version, or its controller not running?"}
@@ -134,7 +130,7 @@ func (t *tool) runTopNodes(ctx context.Context, names []string, f topFlags) erro
 	if err != nil {
 		return err
 	}
-	c, err := t.client()
+	c, err := t.Client()
 	if err != nil {
 		return err
 	}
@@ -142,7 +138,7 @@ func (t *tool) runTopNodes(ctx context.Context, names []string, f topFlags) erro
 	if err := c.List(ctx, nodes); err != nil {
 		return err
 	}
-	return printTopNodes(t.streams.Out, items, nodes.Items, f.noHeadings)
+	return printTopNodes(t.Streams.Out, items, nodes.Items, f.noHeadings)
 }
 
 func printTopNodes(out io.Writer, items []usage, nodes []rikv1alpha1.Node, noHeadings bool) error {
@@ -168,7 +164,7 @@ func (t *tool) runTopInstances(ctx context.Context, names []string, f topFlags) 
 	namespace := ""
 	if !f.allSpaces {
 		var err error
-		if namespace, err = t.namespace(); err != nil {
+		if namespace, err = t.Namespace(); err != nil {
 			return err
 		}
 	}
@@ -177,9 +173,9 @@ func (t *tool) runTopInstances(ctx context.Context, names []string, f topFlags) 
 		return err
 	}
 	if f.vm {
-		return printTopVMs(t.streams.Out, items, f)
+		return printTopVMs(t.Streams.Out, items, f)
 	}
-	return printTopInstances(t.streams.Out, items, f)
+	return printTopInstances(t.Streams.Out, items, f)
 }
 
 // printTopVMs prints the counters of microVMs. EXITS are exits from the guest to its VMM. Only
@@ -224,8 +220,5 @@ func percent(part, whole int64) string {
 	}
 	return fmt.Sprintf("%d%%", part*100/whole)
 }
-
-// mebibytes uses one unit for all values, so that columns can be compared and sorted.
-func mebibytes(n int64) string { return fmt.Sprintf("%dMi", n>>20) }
 
 func kibibytes(n uint64) string { return fmt.Sprintf("%dKi", n>>10) }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
+	"k8s.io/cli-runtime/pkg/printers"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -136,4 +138,16 @@ func notStarted(i *rikv1alpha1.Instance, container string) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// printTroubles writes the problems of an instance.
+func printTroubles(out io.Writer, i *rikv1alpha1.Instance) {
+	all := instanceTroubles(i)
+	for _, t := range all {
+		_, _ = fmt.Fprintf(out, "Instance %s, %s\n", i.Name, printers.EscapeTerminal(t.what))
+		_, _ = fmt.Fprintf(out, "  next: %s\n", t.next)
+	}
+	if len(all) > 0 {
+		_, _ = fmt.Fprintln(out)
+	}
 }

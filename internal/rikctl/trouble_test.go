@@ -1,17 +1,14 @@
 package rikctl
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/config"
@@ -75,29 +72,6 @@ func TestTroublesAreExplained(t *testing.T) {
 	}
 }
 
-// A rollout without progress repeats its state and says what its instances wait for.
-func TestARolloutIsNotSilent(t *testing.T) {
-	t.Parallel()
-	var out strings.Builder
-	lines := []string{"  instance web-1 is Creating: container web waits: ImagePullFailed: the registry is away"}
-	r := &rolloutReport{out: &out, troubles: func(*rikv1alpha1.Workload) []string { return lines }}
-	r.reminder() // no state was seen yet
-	r.saw(&rikv1alpha1.Workload{}, progress{message: "0 of 1 instances are ready"})
-	r.saw(&rikv1alpha1.Workload{}, progress{message: "0 of 1 instances are ready"})
-	r.reminder()
-	lines = nil
-	r.reminder()
-	r.saw(&rikv1alpha1.Workload{}, progress{message: "1 of 1 instances are ready"})
-	r.reminder() // the state was just printed
-	want := "0 of 1 instances are ready\nstill 0 of 1 instances are ready\n  instance web-1 is Creating: container web waits: ImagePullFailed: the registry is away\n" +
-		"still 0 of 1 instances are ready\n1 of 1 instances are ready\n"
-	if out.String() != want {
-		t.Errorf("printed\n%swant\n%s", out.String(), want)
-	}
-	stop := r.remind(time.Hour)
-	stop()
-}
-
 func TestWhatHasNotStarted(t *testing.T) {
 	t.Parallel()
 	i := &rikv1alpha1.Instance{Status: rikv1alpha1.InstanceStatus{Reason: "ContainerCreating", Containers: []rikv1alpha1.ContainerStatus{
@@ -108,27 +82,6 @@ func TestWhatHasNotStarted(t *testing.T) {
 		if name != want || (why != nil) != (want != "") || why != nil && why.Error() != "ContainerCreating" {
 			t.Errorf("notStarted(%q) = %q, %v, want %q", container, name, why, want)
 		}
-	}
-}
-
-func TestTheStateOfAnObjectInWords(t *testing.T) {
-	t.Parallel()
-	o := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{
-		"phase": "Creating", "reason": "ImagePullFailed", "message": "the registry is away",
-		"conditions": []any{
-			map[string]any{"type": "Placed", "status": "True", "reason": "Bound"},
-			map[string]any{"type": "Ready", "status": "False", "reason": "NotReady", "message": "not yet"}, "nonsense",
-		},
-	}}}
-	want := "phase Creating, reason ImagePullFailed, message the registry is away, Placed=True, Ready=False (NotReady: not yet)"
-	if got := stateOf(o); got != want {
-		t.Errorf("stateOf() = %q, want %q", got, want)
-	}
-	if got := stateOf(&unstructured.Unstructured{Object: map[string]any{}}); got != "" {
-		t.Errorf("stateOf(nothing) = %q", got)
-	}
-	if !errors.As(error(timeoutError{"x"}), new(timeoutError)) {
-		t.Error("a timeout has no code")
 	}
 }
 

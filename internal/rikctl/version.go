@@ -50,7 +50,7 @@ func (t *tool) versionCommand() *cobra.Command {
 }
 
 func (t *tool) serverVersion() (*apiversion.Info, error) {
-	d, err := t.getter.ToDiscoveryClient()
+	d, err := t.Getter.ToDiscoveryClient()
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (t *tool) printVersions(cmd *cobra.Command, v versions, output string) erro
 	if err != nil {
 		return err
 	}
-	_, err = t.streams.Out.Write(data)
+	_, err = t.Streams.Out.Write(data)
 	return err
 }
 

@@ -27,8 +27,8 @@ import (
 
 // waitCommand is kubectl's wait with a short form for waiting for a phase.
 func (t *tool) waitCommand() *cobra.Command {
-	flags := wait.NewWaitFlags(t.getter, t.streams)
-	cmd := wait.NewCmdWait(t.getter, t.streams)
+	flags := wait.NewWaitFlags(t.Getter, t.Streams)
+	cmd := wait.NewCmdWait(t.Getter, t.Streams)
 	cmd.ResetFlags()
 	flags.AddFlags(cmd)
 	cmd.Run = nil

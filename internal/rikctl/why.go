@@ -20,7 +20,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-func (t *tool) whyCommand() *cobra.Command {
+func (t *tool) whyCommand(explainObject func(cmd *cobra.Command, given []string, output string) error) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "why INSTANCE | TYPE/NAME | TYPE NAME",
@@ -45,7 +45,7 @@ rikctl why deployment web -o json`),
 			}
 			tg, err := parseTarget(strings.Join(given, "/"))
 			if err != nil || tg.workload {
-				return t.whyObject(cmd, given, output)
+				return explainObject(cmd, given, output)
 			}
 			if output != "" {
 				return usagef(cmd, "-o is not for instances")
@@ -60,17 +60,13 @@ rikctl why deployment web -o json`),
 // completeWhy completes instances, and the names of a type after TYPE/ or TYPE.
 func (t *tool) completeWhy(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(given) == 1 && !strings.Contains(given[0], "/") {
-		return completion.CompGetResource(t.factory, given[0], typed), cobra.ShellCompDirectiveNoFileComp
+		return completion.CompGetResource(t.Kube, given[0], typed), cobra.ShellCompDirectiveNoFileComp
 	}
-	return t.completeInstances(cmd, given, typed)
+	return completeInstance(t.Factory)(cmd, given, typed)
 }
 
 func (t *tool) runWhy(ctx context.Context, instance string) error {
-	namespace, err := t.namespace()
-	if err != nil {
-		return err
-	}
-	c, err := t.client()
+	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
@@ -84,10 +80,10 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 		return err
 	}
 	if i.Spec.NodeName != "" {
-		printTroubles(t.streams.Out, i)
+		printTroubles(t.Streams.Out, i)
 	}
 	explanation := &schedulerv1.Explanation{}
-	data, err := t.raw(ctx, []string{"rik", "why", namespace, instance}, nil)
+	data, err := t.Raw(ctx, []string{"rik", "why", namespace, instance}, nil)
 	switch {
 	case apierrors.IsNotFound(err):
 		return advised{fmt.Errorf("the server explains no placement of instance %s: %w", instance, err),
@@ -101,37 +97,7 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, explanation); err != nil {
 		return fmt.Errorf("reading the explanation of instance %s: %w", instance, err)
 	}
-	return printWhy(t.streams.Out, i, explanation)
-}
-
-// raw requests a path that is not an API object.
-func (t *tool) raw(ctx context.Context, path []string, query map[string]string) ([]byte, error) {
-	c, _, err := t.restClient()
-	if err != nil {
-		return nil, err
-	}
-	request := c.Get().AbsPath(path...)
-	for key, value := range query {
-		request = request.Param(key, value)
-	}
-	// Use Error, because DoRaw does not parse the server's message.
-	result := request.Do(ctx)
-	if err := result.Error(); err != nil {
-		return nil, err
-	}
-	return result.Raw()
-}
-
-// printTroubles writes the problems of an instance.
-func printTroubles(out io.Writer, i *rikv1alpha1.Instance) {
-	all := instanceTroubles(i)
-	for _, t := range all {
-		_, _ = fmt.Fprintf(out, "Instance %s, %s\n", i.Name, printers.EscapeTerminal(t.what))
-		_, _ = fmt.Fprintf(out, "  next: %s\n", t.next)
-	}
-	if len(all) > 0 {
-		_, _ = fmt.Fprintln(out)
-	}
+	return printWhy(t.Streams.Out, i, explanation)
 }
 
 func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation) error {
