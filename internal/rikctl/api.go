@@ -13,10 +13,11 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 func (t *tool) apiCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use:   "api",
 		Short: "See what clusters agree on, on a kcp",
 		Long: `Look into the types that a kcp serves for its clusters: what each of them offers
@@ -44,17 +45,17 @@ RESOURCE is a type such as deployments or deployments.apps; all by default.
 The kcp negotiates by itself. To publish a type:
 
   rikctl patch negotiatedapiresource deployments.v1.apps --type=merge -p '{"spec":{"publish":true}}'`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl api negotiate --plan
 rikctl api negotiate --plan deployments.apps
 rikctl api negotiate --plan deployments.apps -o yaml # with the whole schema`),
-		Args: args(cobra.MaximumNArgs(1)),
+		Args: cmdline.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if !f.plan {
-				return usagef(cmd, "the kcp negotiates by itself: --plan shows what publishing would do")
+				return cmdline.Errorf(cmd, "the kcp negotiates by itself: --plan shows what publishing would do")
 			}
 			if f.output != "" && f.output != "yaml" {
-				return usagef(cmd, "--output %q: only yaml is possible", f.output)
+				return cmdline.Errorf(cmd, "--output %q: only yaml is possible", f.output)
 			}
 			var resource string
 			if len(given) > 0 {

@@ -12,18 +12,20 @@ import (
 	"k8s.io/kubectl/pkg/cmd/apply"
 	"k8s.io/kubectl/pkg/cmd/diff"
 	"sigs.k8s.io/yaml"
+
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // applyCommand is kubectl's apply with server-side apply as the default, because the server has
 // the schemas of rik's types.
 func (t *tool) applyCommand() *cobra.Command {
-	cmd := apply.NewCmdApply(name, t.Kube, t.Streams)
+	cmd := apply.NewCmdApply(cmdline.Program, t.Kube, t.Streams)
 	cmd.RemoveCommand(cmd.Commands()...) // the subcommands serve only client-side apply
 	mergedByServer(cmd)
 	cmd.Flags().Lookup("dry-run").Usage = `"none" or "server". With "server" the server says what it would do, and keeps nothing.`
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Lookup("dry-run").Value.String() == "client" {
-			return usagef(cmd, "--dry-run=client is not for this: the server merges, so only --dry-run=server can say what would be")
+			return cmdline.Errorf(cmd, "--dry-run=client is not for this: the server merges, so only --dry-run=server can say what would be")
 		}
 		return nil
 	}
@@ -78,7 +80,7 @@ func (t *tool) withDeployments(cmd *cobra.Command, run func(cmd *cobra.Command, 
 			return err
 		}
 		if err != nil {
-			return usageOf(cmd, err)
+			return cmdline.Wrap(cmd, err)
 		}
 		if len(replaced) > 0 {
 			if err := files.Replace(replaced); err != nil {

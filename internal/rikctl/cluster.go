@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 const (
@@ -28,7 +29,7 @@ const (
 const notAKCP = `the server is no kcp: "rik kcp" runs one, and writes the configuration that reaches it`
 
 func (t *tool) clusterCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use:   "cluster",
 		Short: "Register clusters with a kcp, and let go of them",
 		Long: `Register the clusters, rik's own or Kubernetes, that a kcp sends work to.
@@ -44,8 +45,8 @@ func (t *tool) clusterUnregisterCommand() *cobra.Command {
 		Long: `Detach a cluster: nothing is carried to it any more, and objects in the kcp no longer
 wait for it. What is in the cluster stays as it is. To have objects leave a cluster,
 take its labels off them first and wait until they have left.`,
-		Example: indent("rikctl cluster unregister east"),
-		Args:    args(cobra.ExactArgs(1)),
+		Example: cmdline.Example("rikctl cluster unregister east"),
+		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return t.unregister(cmd.Context(), given[0], timeout)
 		},
@@ -115,7 +116,7 @@ var modes = []string{string(workloadv1alpha1.SyncPush), string(workloadv1alpha1.
 
 func checkMode(cmd *cobra.Command, mode string) error {
 	if mode != "" && !slices.Contains(modes, mode) {
-		return usagef(cmd, "--mode %q: it is %s", mode, strings.Join(modes, ", "))
+		return cmdline.Errorf(cmd, "--mode %q: it is %s", mode, strings.Join(modes, ", "))
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 const (
@@ -53,11 +54,11 @@ goes with the cluster.
 
 --kubeconfig and --context are the cluster's here. The kcp is the one of rikctl's
 configuration, or of --upstream-kubeconfig.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl cluster register east --kubeconfig east.yaml
 rikctl cluster register west --kubeconfig ~/.kube/config --context west --mode pull
 rikctl cluster register east --kubeconfig new-east.yaml --rotate`),
-		Args: args(cobra.ExactArgs(1)),
+		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			r.name = given[0]
 			if err := r.check(cmd); err != nil {
@@ -80,10 +81,10 @@ rikctl cluster register east --kubeconfig new-east.yaml --rotate`),
 
 func (r *registration) check(cmd *cobra.Command) error {
 	if r.file == "" {
-		return usagef(cmd, "--kubeconfig FILE is required: the kubeconfig that reaches the cluster")
+		return cmdline.Errorf(cmd, "--kubeconfig FILE is required: the kubeconfig that reaches the cluster")
 	}
 	if problems := validation.IsDNS1123Label(r.name); len(problems) > 0 {
-		return usagef(cmd, "the name %q: %s", r.name, problems[0])
+		return cmdline.Errorf(cmd, "the name %q: %s", r.name, problems[0])
 	}
 	return checkMode(cmd, r.mode)
 }
@@ -94,7 +95,7 @@ func (t *tool) register(ctx context.Context, r *registration) error {
 		return err
 	}
 	if _, err := kubeconfig.Parse(data); err != nil {
-		return usageError{name + " cluster register", fmt.Errorf("%s: %w", r.file, err)}
+		return cmdline.New(cmdline.Program+" cluster register", fmt.Errorf("%s: %w", r.file, err))
 	}
 	c, err := t.upstreamClient()
 	if err != nil {
@@ -233,7 +234,7 @@ func portable(path, chosen string) ([]byte, error) {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if err := api.MinifyConfig(config); err != nil {
-		return nil, usageError{name + " cluster register", fmt.Errorf("%s: %w; --context chooses another", path, err)}
+		return nil, cmdline.New(cmdline.Program+" cluster register", fmt.Errorf("%s: %w; --context chooses another", path, err))
 	}
 	if err := api.FlattenConfig(config); err != nil {
 		return nil, fmt.Errorf("reading the files that %s names: %w", path, err)
@@ -248,9 +249,9 @@ func portable(path, chosen string) ([]byte, error) {
 // file, which is secret.
 func unreadableKubeconfig(path string, err error) error {
 	if os.IsNotExist(err) || os.IsPermission(err) {
-		return usageError{name + " cluster register", err}
+		return cmdline.New(cmdline.Program+" cluster register", err)
 	}
-	return usageError{name + " cluster register", fmt.Errorf("%s: %w", path, kubeconfig.ErrForm)}
+	return cmdline.New(cmdline.Program+" cluster register", fmt.Errorf("%s: %w", path, kubeconfig.ErrForm))
 }
 
 // readTokens replaces the names of token files by the tokens in them.

@@ -14,6 +14,8 @@ import (
 	"k8s.io/kubectl/pkg/cmd/label"
 	"k8s.io/kubectl/pkg/cmd/patch"
 	"k8s.io/kubectl/pkg/util/completion"
+
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // The groups of commands in the help.
@@ -47,11 +49,11 @@ func (t *tool) addCommands(root *cobra.Command) {
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, t.applyCommand(), t.deleteCommand(),
 		t.diffCommand(), ownedAsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownedAsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
-		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(name, t.Kube, t.Streams), t.lintCommand())
+		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
 	add(groupOperate, t.clusterCommand())
 	add(groupRikctl, t.configCommand(), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
-		explain.NewCmdExplain(name, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
+		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupRikctl)
 	root.SetCompletionCommandGroupID(groupRikctl)
@@ -64,7 +66,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 func tidy(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if text, ok := texts[cmd.Name()]; ok && cmd.Parent() == root.Root() {
-			cmd.Short, cmd.Long, cmd.Example = text.short, text.long, indent(text.example)
+			cmd.Short, cmd.Long, cmd.Example = text.short, text.long, cmdline.Example(text.example)
 		}
 		cmd.Short, cmd.Long, cmd.Example = renamed(cmd.Short), renamed(cmd.Long), renamed(cmd.Example)
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = renamed(f.Usage) })
@@ -75,6 +77,6 @@ func tidy(root *cobra.Command) {
 // renamed replaces kubectl's name, except in links to its documentation.
 func renamed(s string) string {
 	s = strings.ReplaceAll(s, "kubectl/", "\x00")
-	s = strings.ReplaceAll(s, "kubectl", name)
+	s = strings.ReplaceAll(s, "kubectl", cmdline.Program)
 	return strings.ReplaceAll(s, "\x00", "kubectl/")
 }

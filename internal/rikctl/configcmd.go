@@ -14,11 +14,12 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
 func (t *tool) configCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use:   "config",
 		Short: "See and change which cluster rikctl speaks to",
 		Long:  "See and change which cluster rikctl speaks to. \"rikctl help configuration\" says where it is found.",
@@ -30,7 +31,7 @@ func (t *tool) configView() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view",
 		Short: "Print the configuration in use",
-		Args:  args(cobra.NoArgs),
+		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			found, err := config.Find(t.Getter.source)
 			if err != nil {
@@ -63,7 +64,7 @@ func (t *tool) configCurrent() *cobra.Command {
 	return &cobra.Command{
 		Use:   "current",
 		Short: "Print the cluster in use",
-		Args:  args(cobra.NoArgs),
+		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			found, err := config.Find(t.Getter.source)
 			if err != nil {
@@ -114,7 +115,7 @@ func commandLine(cmd *cobra.Command, given []string, path string) string {
 	})
 	words = append(words, "--config="+path)
 	for i, word := range words {
-		words[i] = quoted(word)
+		words[i] = cmdline.Quote(word)
 	}
 	return strings.Join(words, " ")
 }
@@ -136,17 +137,17 @@ func (t *tool) configSet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set-cluster NAME --server URL",
 		Short: "Keep a cluster in the configuration",
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl config set-cluster office --server https://rik.example.org:5000 \
   --certificate-authority ca.crt --client-certificate me.crt --client-key me.key`),
-		Args: args(cobra.ExactArgs(1)),
+		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			c.Name = given[0]
 			if c.Server == "" {
-				return usagef(cmd, "--server is required")
+				return cmdline.Errorf(cmd, "--server is required")
 			}
 			if err := config.CheckServer(c.Server); err != nil {
-				return usagef(cmd, "--server: %w", err)
+				return cmdline.Errorf(cmd, "--server: %w", err)
 			}
 			path, err := t.changeable(cmd, given)
 			if err != nil {
@@ -203,7 +204,7 @@ func (t *tool) configUse() *cobra.Command {
 		Use:     "use NAME",
 		Aliases: []string{"use-cluster"},
 		Short:   "Speak to another cluster of the configuration",
-		Args:    args(cobra.ExactArgs(1)),
+		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			path, err := t.writable()
 			if err != nil {

@@ -14,21 +14,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // maxReplicas limits one "create instance", so that a typing mistake does not fill the cluster.
 const maxReplicas = 10_000
 
 func (t *tool) createCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	cmd := cmdline.Group(&cobra.Command{
 		Use:   "create",
 		Short: "Create workloads, instances, tenants and namespaces",
 		Long:  "Create workloads, instances, tenants and namespaces. \"rikctl apply -f\" creates any type.",
 	}, t.createWorkload(), t.createInstance(), t.createTenant(), t.createNamespace())
 	cmd.SetFlagErrorFunc(func(of *cobra.Command, err error) error {
-		usage := usageError{of.CommandPath(), err}
+		usage := cmdline.New(of.CommandPath(), err)
 		if of == cmd && (strings.Contains(err.Error(), "'f' in") || strings.Contains(err.Error(), "--filename")) {
-			return advisedUsage{usage, "\"rikctl apply -f FILE\" creates and changes objects of any type, and \"rikctl create workload -f FILE\" creates workloads"}
+			return cmdline.WithNext(usage, "\"rikctl apply -f FILE\" creates and changes objects of any type, and \"rikctl create workload -f FILE\" creates workloads")
 		}
 		return usage
 	})
@@ -45,13 +46,13 @@ func (t *tool) createWorkload() *cobra.Command {
 		Long: `Create the workloads of a file: rik.dev objects, or definitions in the published
 form (apiVersion v0 or v1, kind Pod or Function). Creating a workload starts
 nothing unless it says deploy: Automatic; "rikctl create instance" does.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl create workload -f web.yaml
 id=$(rikctl create workload -q -f web.json)`),
-		Args: args(cobra.NoArgs),
+		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
-				return usagef(cmd, "-f FILE is required")
+				return cmdline.Errorf(cmd, "-f FILE is required")
 			}
 			return t.runCreateWorkload(cmd.Context(), files, quiet)
 		},
@@ -129,21 +130,21 @@ func (t *tool) createInstance() *cobra.Command {
 		Short:   "Start instances of a workload",
 		Long: `Start instances of a workload, which is named by the ID that "create workload"
 printed or by its name.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl create instance -w web
 rikctl create instance -w 0e4c1da4-0277-4088-9f37-8f445cbe8e46 --replicas 3`),
-		Args: args(cobra.NoArgs),
+		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case r.workload == "":
-				return usagef(cmd, "--workload-id is required: the ID or the name of a workload")
+				return cmdline.Errorf(cmd, "--workload-id is required: the ID or the name of a workload")
 			case r.replicas < 1:
-				return usagef(cmd, "--replicas must be 1 or more; \"rikctl delete instance\" ends instances")
+				return cmdline.Errorf(cmd, "--replicas must be 1 or more; \"rikctl delete instance\" ends instances")
 			case r.replicas > maxReplicas:
-				return usagef(cmd, "--replicas must not be above %d, for each is a request of its own: "+
+				return cmdline.Errorf(cmd, "--replicas must not be above %d, for each is a request of its own: "+
 					"an Automatic workload takes more", maxReplicas)
 			case r.name != "" && r.replicas > 1:
-				return usagef(cmd, "--name cannot be used with several replicas: names are unique")
+				return cmdline.Errorf(cmd, "--name cannot be used with several replicas: names are unique")
 			}
 			return t.runCreateInstance(cmd.Context(), r)
 		},
@@ -178,7 +179,7 @@ func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
 	}
 	if w.Spec.Deploy == rikv1alpha1.DeployAutomatic {
 		_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s is Automatic: what is more than its replicas is ended again; \"%s scale workload %s --replicas N\" has more of them run\n",
-			w.Name, name, w.Name)
+			w.Name, cmdline.Program, w.Name)
 	}
 	return nil
 }
@@ -223,7 +224,7 @@ func (t *tool) createNamespace() *cobra.Command {
 		Use:     "namespace NAME",
 		Aliases: []string{"namespaces", "ns"},
 		Short:   "Create a namespace",
-		Args:    args(cobra.ExactArgs(1)),
+		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return t.create(cmd.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: given[0]}}, "namespace")
 		},

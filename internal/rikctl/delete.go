@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // deleteCommand is kubectl's delete, extended by the form of the published design: it deletes an
@@ -54,11 +55,11 @@ func chosenOtherwise(cmd *cobra.Command) bool {
 // validateDelete refuses flags that have no effect on apps and functions.
 func validateDelete(cmd *cobra.Command, names []string) error {
 	if len(names) == 0 {
-		return usagef(cmd, "name what is to be deleted, such as: %s delete app helloworld", name)
+		return cmdline.Errorf(cmd, "name what is to be deleted, such as: %s delete app helloworld", cmdline.Program)
 	}
 	for _, other := range []string{"all", "all-namespaces", "selector", "field-selector", "filename", "kustomize", "raw", "force", "grace-period", "dry-run", "cascade", "output", "interactive"} {
 		if cmd.Flags().Changed(other) {
-			return usagef(cmd, "--%s is not for apps and functions: \"%s delete workload\" has it", other, name)
+			return cmdline.Errorf(cmd, "--%s is not for apps and functions: \"%s delete workload\" has it", other, cmdline.Program)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 func (t *tool) deployCommand() *cobra.Command {
@@ -23,14 +24,14 @@ metadata), or workloads in any other form. A deployment file may also have
 command, args, env, user, ports and resources; without a command the program of
 the app's name at the top of the repository is run. Deploying again changes what
 is there, as "rikctl apply -f" does.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl deploy -f nginx.yaml
 rikctl get apps
 rikctl delete app nginx`),
-		Args: args(cobra.NoArgs),
+		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
-				return usagef(cmd, "-f FILE is required")
+				return cmdline.Errorf(cmd, "-f FILE is required")
 			}
 			return t.runDeploy(cmd, files)
 		},
@@ -48,7 +49,7 @@ func (t *tool) runDeploy(cmd *cobra.Command, files []string) error {
 	}
 	documents, err := readDocuments(files, t.Streams.In)
 	if err != nil {
-		return usageOf(cmd, err)
+		return cmdline.Wrap(cmd, err)
 	}
 	var workloads []*rikv1alpha1.Workload
 	var problems []error
@@ -61,7 +62,7 @@ func (t *tool) runDeploy(cmd *cobra.Command, files []string) error {
 		workloads = append(workloads, w)
 	}
 	if err := errors.Join(problems...); err != nil {
-		return usageOf(cmd, err)
+		return cmdline.Wrap(cmd, err)
 	}
 	c, err := t.Client()
 	if err != nil {

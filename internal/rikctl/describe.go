@@ -19,6 +19,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // describeCommand is kubectl's describe, with describers for rik's own types.
@@ -28,7 +29,7 @@ func (t *tool) describeCommand() *cobra.Command {
 		Use:   "describe TYPE NAME | TYPE/NAME | -f FILE",
 		Short: "Show an object in detail, with what happened to it",
 		Long:  "Show objects in detail: what was asked for, what is, its conditions and events.",
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl describe workload web
 rikctl describe instance web-x7k2p
 rikctl describe app nginx
@@ -39,7 +40,7 @@ rikctl describe node worker-1`),
 			if err != nil || given == nil {
 				return err
 			}
-			o, err := flags.ToOptions(name, given)
+			o, err := flags.ToOptions(cmdline.Program, given)
 			if err != nil {
 				return err
 			}
@@ -60,7 +61,7 @@ func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, er
 	}
 	for _, other := range []string{"all-namespaces", "selector", "filename"} {
 		if cmd.Flags().Changed(other) {
-			return nil, usagef(cmd, "--%s is not for %s: \"%s describe workloads\" has it", other, plural(kind), name)
+			return nil, cmdline.Errorf(cmd, "--%s is not for %s: \"%s describe workloads\" has it", other, plural(kind), cmdline.Program)
 		}
 	}
 	c, namespace, err := t.NamespacedClient()

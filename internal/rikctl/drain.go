@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/drain"
 )
 
@@ -42,11 +43,11 @@ run again. Drains of several nodes at once take turns with a workload.
 
 Instances of a workload with deploy: Manual are replaced by nobody: they stop the
 drain before anything is deleted, unless --force is given.`,
-		Args:              args(cobra.ExactArgs(1)),
+		Args:              cmdline.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if f.timeout < 0 {
-				return usagef(cmd, "--timeout must not be negative; 0 waits for ever")
+				return cmdline.Errorf(cmd, "--timeout must not be negative; 0 waits for ever")
 			}
 			return t.runDrain(cmd.Context(), nodeNames(given)[0], f)
 		},

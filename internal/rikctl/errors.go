@@ -14,7 +14,7 @@ import (
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
-	_ "rik.dev/rik/internal/rikctl/notranslate" // before kubectl's commands are initialized
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // The exit codes. Two commands end with the code of the program that they ran, once it ran:
@@ -50,7 +50,7 @@ type outcome struct {
 
 func (o outcome) print(w io.Writer) {
 	if o.text != "" {
-		_, _ = fmt.Fprintln(w, strings.ReplaceAll(o.text, "See 'kubectl ", "See '"+name+" "))
+		_, _ = fmt.Fprintln(w, strings.ReplaceAll(o.text, "See 'kubectl ", "See '"+cmdline.Program+" "))
 	}
 	if o.next != "" {
 		_, _ = fmt.Fprintln(w, "next: "+o.next)
@@ -102,8 +102,8 @@ func validate(err error, server string) outcome {
 	var (
 		exit     exitError
 		stopped  *fatal
-		usage    usageError
-		reported advisedUsage
+		usage    cmdline.UsageError
+		reported cmdline.AdvisedError
 		file     fileError
 		setup    misconfigured
 		advice   advised
@@ -118,9 +118,9 @@ func validate(err error, server string) outcome {
 	case errors.As(err, &stopped):
 		return validateText(stopped.Error(), stopped.code, server)
 	case errors.As(err, &reported):
-		return outcome{ExitUsage, "error: " + reported.Error(), reported.next}
+		return outcome{ExitUsage, "error: " + reported.Error(), reported.Next}
 	case errors.As(err, &usage):
-		return outcome{ExitUsage, "error: " + usage.Error(), explains(usage.command)}
+		return outcome{ExitUsage, "error: " + usage.Error(), cmdline.NextHelp(usage.Command)}
 	case errors.As(err, &file):
 		return outcome{ExitUsage, "error: " + err.Error(), ""}
 	case errors.As(err, &setup):

@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubectl/pkg/util/term"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // execRequest holds the arguments of exec.
@@ -31,18 +32,18 @@ func (t *tool) execCommand() *cobra.Command {
 		Short: "Run a command in an instance",
 		Long: `Run a command in a container of an instance, or of the first running instance of
 workload/NAME. Ends with the command's exit code.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl exec web-x7k2p -- cat /etc/hosts
 rikctl exec -it workload/web -- sh`),
 		DisableFlagsInUseLine: true,
 		ValidArgsFunction:     completeInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if cmd.ArgsLenAtDash() != 1 || len(given) < 2 {
-				return usagef(cmd, "one instance, then -- and the command, such as: rikctl exec web-x7k2p -- ls -l")
+				return cmdline.Errorf(cmd, "one instance, then -- and the command, such as: rikctl exec web-x7k2p -- ls -l")
 			}
 			tg, err := parseTarget(given[0])
 			if err != nil {
-				return usageOf(cmd, err)
+				return cmdline.Wrap(cmd, err)
 			}
 			r.target, r.command = tg, given[1:]
 			return t.runExec(cmd.Context(), r)

@@ -18,10 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 func (t *tool) getCommand() *cobra.Command {
-	cmd := get.NewCmdGet(name, t.Kube, t.Streams)
+	cmd := get.NewCmdGet(cmdline.Program, t.Kube, t.Streams)
 	cmd.ValidArgsFunction = completion.ResourceTypeAndNameCompletionFunc(t.Kube)
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
@@ -43,15 +44,15 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	headless, _ := flags.GetBool("no-headers")
 	for _, other := range []string{"watch-only", "field-selector", "filename", "subresource", "raw", "sort-by", "template", "show-labels", "label-columns"} {
 		if flags.Changed(other) {
-			return usagef(cmd, "--%s is not for %s: \"%s get workloads\" has it", other, plural(kind), name)
+			return cmdline.Errorf(cmd, "--%s is not for %s: \"%s get workloads\" has it", other, plural(kind), cmdline.Program)
 		}
 	}
 	if !slices.Contains([]string{"", "wide", "name", "json", "yaml"}, output) {
-		return usagef(cmd, "-o %s is not for %s: it is wide, name, json or yaml; \"%s get workloads\" has the others", output, plural(kind), name)
+		return cmdline.Errorf(cmd, "-o %s is not for %s: it is wide, name, json or yaml; \"%s get workloads\" has the others", output, plural(kind), cmdline.Program)
 	}
 	watching, _ := flags.GetBool("watch")
 	if watching && output != "" && output != "wide" {
-		return usagef(cmd, "-o %s does not go with --watch for %s: \"%s get workloads\" has it", output, plural(kind), name)
+		return cmdline.Errorf(cmd, "-o %s does not go with --watch for %s: \"%s get workloads\" has it", output, plural(kind), cmdline.Program)
 	}
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
@@ -62,11 +63,11 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	}
 	parsed, err := metav1.ParseToLabelSelector(selector)
 	if err != nil {
-		return usageOf(cmd, err)
+		return cmdline.Wrap(cmd, err)
 	}
 	labels, err := metav1.LabelSelectorAsSelector(parsed)
 	if err != nil {
-		return usageOf(cmd, err)
+		return cmdline.Wrap(cmd, err)
 	}
 	options := []client.ListOption{client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: labels}}
 	if watching {

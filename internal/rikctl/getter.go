@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 	"rik.dev/rik/internal/version"
 )
@@ -81,7 +82,7 @@ func (g *getter) load() {
 			return
 		}
 		if g.context != "" {
-			g.err = usageError{name, errors.New("--context names a context of a kubeconfig: give --kubeconfig too")}
+			g.err = cmdline.New(cmdline.Program, errors.New("--context names a context of a kubeconfig: give --kubeconfig too"))
 			g.loader = failing{g.err}
 			return
 		}
@@ -118,7 +119,7 @@ func (g *getter) ToRESTConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	restConfig.UserAgent = name + "/" + version.Version
+	restConfig.UserAgent = cmdline.Program + "/" + version.Version
 	// The server has priority and fairness, so a limit in the client would only slow scripts
 	// down.
 	restConfig.QPS, restConfig.Burst = -1, -1

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // holdTimeout is how long the command waits for the status to follow the node.
@@ -40,7 +41,7 @@ With --to-disk the memory of microVMs is written to their node's disk and freed.
 They stay there when the node is restarted, and have no address until they are
 resumed; connections do not last that long. One whose memory cannot be used any
 more, after an update of the VMM say, is made anew, and rikctl resume says so.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl suspend web-x7k2p
 rikctl suspend app/helloworld
 rikctl suspend --to-disk workload/thumbnails`),
@@ -52,14 +53,14 @@ func (t *tool) resumeCommand() *cobra.Command {
 		Use:   "resume INSTANCE...",
 		Short: "Let suspended instances go on",
 		Long:  "Let suspended instances go on, or all those of workload/NAME.",
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl resume web-x7k2p`),
 	})
 }
 
 func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 	timeout, waits := holdTimeout, true
-	cmd.Args = args(cobra.MinimumNArgs(1))
+	cmd.Args = cmdline.Args(cobra.MinimumNArgs(1))
 	cmd.ValidArgsFunction = completeInstances(t.Factory)
 	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "how long to wait until the status says so")
 	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status says so")
@@ -71,14 +72,14 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 		for _, arg := range given {
 			tg, err := parseTarget(arg)
 			if err != nil {
-				return usageOf(cmd, err)
+				return cmdline.Wrap(cmd, err)
 			}
 			targets = append(targets, tg)
 		}
 		if !waits {
 			timeout = 0
 		} else if timeout <= 0 {
-			return usagef(cmd, "--timeout must be above 0; --wait=false does not wait")
+			return cmdline.Errorf(cmd, "--timeout must be above 0; --wait=false does not wait")
 		}
 		return t.runHold(cmd.Context(), h, targets, timeout)
 	}

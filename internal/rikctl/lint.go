@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v0 "rik.dev/rik/api/rik/v0"
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
@@ -27,11 +28,11 @@ func (t *tool) lintCommand() *cobra.Command {
 		Short: "Check files without creating anything",
 		Long: `Check the objects of files. Fields that do not exist are found without a server;
 if one is configured, it also says what it would refuse, without keeping anything.`,
-		Example: indent("rikctl lint -f manifests/"),
-		Args:    args(cobra.NoArgs),
+		Example: cmdline.Example("rikctl lint -f manifests/"),
+		Args:    cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
-				return usagef(cmd, "-f FILE is required")
+				return cmdline.Errorf(cmd, "-f FILE is required")
 			}
 			return t.runLint(cmd.Context(), files, offline)
 		},
@@ -177,7 +178,7 @@ func (j *serverValidate) try(ctx context.Context, obj *unstructured.Unstructured
 	}
 	unstructured.RemoveNestedField(obj.Object, "status")
 	strict := client.FieldValidation(metav1.FieldValidationStrict)
-	err = j.c.Create(ctx, obj.DeepCopy(), client.DryRunAll, strict, client.FieldOwner(name+"-lint"))
+	err = j.c.Create(ctx, obj.DeepCopy(), client.DryRunAll, strict, client.FieldOwner(cmdline.Program+"-lint"))
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -186,7 +187,7 @@ func (j *serverValidate) try(ctx context.Context, obj *unstructured.Unstructured
 		return err
 	}
 	return j.c.Patch(ctx, obj, client.RawPatch(types.ApplyPatchType, data), client.DryRunAll, client.ForceOwnership,
-		strict, client.FieldOwner(name+"-lint"))
+		strict, client.FieldOwner(cmdline.Program+"-lint"))
 }
 
 // unreachable reports whether the server did not answer at all.

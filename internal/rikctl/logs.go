@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // logFlags are the flags of logs.
@@ -34,19 +35,19 @@ func (t *tool) logsCommand() *cobra.Command {
 		Short: "Print what an instance wrote",
 		Long: `Print what the containers of an instance wrote. Of a workload, the logs of all its
 instances, each line after the instance's name.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl logs web-x7k2p
 rikctl logs web-x7k2p -c proxy --previous
 rikctl logs workload/web -f --tail=20 --since=10m`),
-		Args:              args(cobra.ExactArgs(1)),
+		Args:              cmdline.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: completeInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			tg, err := parseTarget(given[0])
 			if err != nil {
-				return usageOf(cmd, err)
+				return cmdline.Wrap(cmd, err)
 			}
 			if err := f.complete(); err != nil {
-				return usageOf(cmd, err)
+				return cmdline.Wrap(cmd, err)
 			}
 			return t.runLogs(cmd.Context(), tg, f)
 		},

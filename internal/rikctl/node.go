@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 func (t *tool) cordonCommand() *cobra.Command {
@@ -27,7 +28,7 @@ func (t *tool) schedulableCommand(use, short string, unschedulable bool) *cobra.
 	return &cobra.Command{
 		Use:               use + " NODE...",
 		Short:             short,
-		Args:              args(cobra.MinimumNArgs(1)),
+		Args:              cmdline.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: completeNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			c, err := t.Client()
@@ -124,10 +125,10 @@ func (t *tool) taintCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "taint node NODE KEY=VALUE:EFFECT...",
 		Short: "Keep instances that do not tolerate it off a node",
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl taint node worker-1 gpu=yes:NoSchedule
 rikctl taint node worker-1 gpu-`),
-		Args: args(cobra.MinimumNArgs(2)),
+		Args: cmdline.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: func(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 			if len(given) == 0 {
 				return []string{"node"}, cobra.ShellCompDirectiveNoFileComp
@@ -139,13 +140,13 @@ rikctl taint node worker-1 gpu-`),
 				given = given[1:]
 			}
 			if len(given) < 2 {
-				return usagef(cmd, "a node and at least one taint are required")
+				return cmdline.Errorf(cmd, "a node and at least one taint are required")
 			}
 			var changes []taintChange
 			for _, word := range given[1:] {
 				c, err := parseTaint(word)
 				if err != nil {
-					return usageOf(cmd, err)
+					return cmdline.Wrap(cmd, err)
 				}
 				changes = append(changes, c)
 			}

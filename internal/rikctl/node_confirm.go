@@ -11,10 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 func (t *tool) nodeCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use: "node", Short: "Decide what a node waits for",
 	}, t.confirmCommand())
 }
@@ -31,14 +32,14 @@ shows ConfirmationNeeded, and "describe node" what the node waits for.
 
 Look for the cause first. If the server was started with an empty or another
 datastore, give it the right one: then there is nothing to confirm.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl node confirm worker-1
 rikctl node confirm --all --dry-run`),
-		Args:              args(cobra.ArbitraryArgs),
+		Args:              cmdline.Args(cobra.ArbitraryArgs),
 		ValidArgsFunction: completeNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if all == (len(given) > 0) {
-				return usagef(cmd, "name the nodes, or use --all")
+				return cmdline.Errorf(cmd, "name the nodes, or use --all")
 			}
 			return t.runConfirm(cmd.Context(), nodeNames(given), all, dryRun)
 		},

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
@@ -24,7 +25,7 @@ func TestValidate(t *testing.T) {
 		next string
 	}{
 		{"a command's own code", exitError{42}, 42, "", ""},
-		{"usage", usageError{"rikctl get", errors.New("unknown flag: --x")}, ExitUsage, "unknown flag", "rikctl get --help"},
+		{"usage", cmdline.New("rikctl get", errors.New("unknown flag: --x")), ExitUsage, "unknown flag", "rikctl get --help"},
 		{"no configuration", &config.MissingError{Looked: []string{"--config: not set"}}, ExitUsage, "looked at", "rik server"},
 		{"denied configuration", &config.DeniedError{Path: "/p", Target: "/home/a/.rik/config.yaml"}, ExitUsage, "permission denied", "sudo install"},
 		{"not found", fmt.Errorf("x: %w", apierrors.NewNotFound(workloads, "web")), ExitNotFound, `workloads.rik.dev "web" not found`, ""},

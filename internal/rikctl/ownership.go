@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/util/csaupgrade"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // The field managers of rikctl's writes.
@@ -24,22 +26,22 @@ import (
 // as whether a rollout is paused. Apply leaves their fields as they are, unless the file has the
 // field.
 const (
-	fieldOwner   = client.FieldOwner(name)
-	rolloutOwner = client.FieldOwner(name + "-rollout")
-	nodeOwner    = client.FieldOwner(name + "-node")
-	drainOwner   = client.FieldOwner(name + "-drain")
+	fieldOwner   = client.FieldOwner(cmdline.Program)
+	rolloutOwner = client.FieldOwner(cmdline.Program + "-rollout")
+	nodeOwner    = client.FieldOwner(cmdline.Program + "-node")
+	drainOwner   = client.FieldOwner(cmdline.Program + "-drain")
 )
 
 // adopted lists the owners whose earlier writes move to fieldOwner when a file is applied. These
 // are rikctl's own updates that are not an apply, and those of the kubectl commands that rikctl
 // has too.
-var adopted = sets.New(name, "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-replace", "kubectl-client-side-apply")
+var adopted = sets.New(cmdline.Program, "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-replace", "kubectl-client-side-apply")
 
 // ownedAsFile makes one of kubectl's commands write with the field manager of apply.
 func ownedAsFile(cmd *cobra.Command) *cobra.Command {
 	// Set the flag as if the user had, because kubectl's apply otherwise uses another name.
-	_ = cmd.Flags().Set("field-manager", name)
-	cmd.Flags().Lookup("field-manager").DefValue = name
+	_ = cmd.Flags().Set("field-manager", cmdline.Program)
+	cmd.Flags().Lookup("field-manager").DefValue = cmdline.Program
 	return cmd
 }
 
@@ -50,7 +52,7 @@ func ownedAsFile(cmd *cobra.Command) *cobra.Command {
 // A preview changes nothing. If apply would first take over fields, the preview ignores
 // conflicts and prints a note.
 func adopt(f *Factory, cmd *cobra.Command, preview bool) error {
-	if cmd.Flags().Lookup("field-manager").Value.String() != name {
+	if cmd.Flags().Lookup("field-manager").Value.String() != cmdline.Program {
 		return nil
 	}
 	namespace, enforce, err := f.Getter.ToRawKubeConfigLoader().Namespace()
@@ -115,7 +117,7 @@ func adoptOne(info *resource.Info, preview bool) (pending bool, err error) {
 // adoption returns the patch that moves the ownership, or nil if all fields have the right
 // owner.
 func adoption(there runtime.Object) ([]byte, error) {
-	return csaupgrade.UpgradeManagedFieldsPatch(there, adopted, name)
+	return csaupgrade.UpgradeManagedFieldsPatch(there, adopted, cmdline.Program)
 }
 
 // adoptTyped does the same as adopt for a typed object.

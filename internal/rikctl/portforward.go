@@ -13,6 +13,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/forward"
 	"rik.dev/rik/internal/rpc/portstream"
 )
@@ -29,22 +30,22 @@ be exposed: the port is dialed inside the instance's own network.
 Of workload/NAME each connection takes a ready instance, so that one which is
 replaced is only missed by the connections that it had. A connection that fails
 is reported and leaves the others alone.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl port-forward web-x7k2p 8080:80
 rikctl port-forward workload/web 8080:80 9090
 rikctl port-forward workload/db :5432`),
-		Args:              args(cobra.MinimumNArgs(2)),
+		Args:              cmdline.Args(cobra.MinimumNArgs(2)),
 		ValidArgsFunction: completeInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			tg, err := parseTarget(given[0])
 			if err != nil {
-				return usageOf(cmd, err)
+				return cmdline.Wrap(cmd, err)
 			}
 			var ports []forward.Port
 			for _, text := range given[1:] {
 				p, err := forward.ParsePort(text)
 				if err != nil {
-					return usageOf(cmd, err)
+					return cmdline.Wrap(cmd, err)
 				}
 				ports = append(ports, p)
 			}

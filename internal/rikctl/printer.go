@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // orNone returns the text, or "<none>" if it is empty.
@@ -64,7 +65,7 @@ func addOutput(cmd *cobra.Command, output *string) {
 // checkOutput refuses other values of -o.
 func checkOutput(cmd *cobra.Command, output string) error {
 	if output != "" && !slices.Contains(outputs, output) {
-		return usagef(cmd, "--output %q: it is json or yaml", output)
+		return cmdline.Errorf(cmd, "--output %q: it is json or yaml", output)
 	}
 	return nil
 }

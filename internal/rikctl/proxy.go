@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/kubectl/pkg/proxy"
 	"k8s.io/kubectl/pkg/util"
+
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // The defaults of proxy. Every client that can reach the proxy acts as its user, so the defaults
@@ -50,19 +52,19 @@ browsers. Every request is sent on with your credentials: whoever reaches the
 port may do what you may. It listens on loopback, answers only to the names of
 this machine in the Host header, and does not pass on commands and ports of
 instances, unless the flags say otherwise.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl proxy &
 curl http://127.0.0.1:8001/apis/rik.dev/v1alpha1/nodes
 rikctl proxy --port 0
 rikctl proxy --unix-socket /run/user/1000/rik.sock`),
-		Args: args(cobra.NoArgs),
+		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.unix != "" && (cmd.Flags().Changed("port") || cmd.Flags().Changed("address")) {
-				return usagef(cmd, "--unix-socket excludes --port and --address")
+				return cmdline.Errorf(cmd, "--unix-socket excludes --port and --address")
 			}
 			filter, err := f.filter()
 			if err != nil {
-				return usageOf(cmd, err)
+				return cmdline.Wrap(cmd, err)
 			}
 			return t.runProxy(cmd.Context(), f, filter)
 		},

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 	_ "rik.dev/rik/internal/rikctl/notranslate" // before kubectl's commands are initialized
 	"rik.dev/rik/internal/version"
@@ -61,19 +62,19 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	processOnce()
 	t := &tool{newFactory(source, streams)}
 	root := &cobra.Command{
-		Use:           name,
+		Use:           cmdline.Program,
 		Short:         "Run containers, microVMs and processes on a rik cluster",
 		Long:          rootLong,
 		Version:       version.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          subcommand,
+		Args:          cmdline.Subcommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usageOf(cmd, err) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Wrap(cmd, err) })
 	t.Getter.addFlags(root.PersistentFlags())
 	t.addCommands(root)
 	tidy(root)
@@ -89,13 +90,13 @@ func validateWords(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "completion":
-			cmd.Args = subcommand
+			cmd.Args = cmdline.Subcommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		case "help":
 			cmd.Args = func(_ *cobra.Command, given []string) error {
 				about, rest, err := root.Find(given)
 				if err == nil && about.HasSubCommands() {
-					err = subcommand(about, rest)
+					err = cmdline.Subcommand(about, rest)
 				}
 				return err
 			}
@@ -131,7 +132,7 @@ func nextForUsage(root *cobra.Command, args []string) string {
 	if err != nil {
 		cmd = root
 	}
-	return explains(cmd.CommandPath())
+	return cmdline.NextHelp(cmd.CommandPath())
 }
 
 // run executes the tree and converts the panics of kubectl's commands to errors.

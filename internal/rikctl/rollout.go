@@ -24,6 +24,7 @@ import (
 
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // The reasons of condition Progressing when a rollout cannot continue by itself: it made no
@@ -105,7 +106,7 @@ func numbers(revisions []rikv1alpha1.WorkloadRevision) string {
 }
 
 func (t *tool) rolloutCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use:   "rollout",
 		Short: "Watch, undo, restart or pause the rollout of a workload",
 	}, t.rolloutStatus(), t.rolloutHistory(), t.rolloutUndo(),
@@ -121,7 +122,7 @@ func (t *tool) workloadCommand(use, short string, run func(ctx context.Context, 
 	return &cobra.Command{
 		Use:   use + " workload/NAME",
 		Short: short,
-		Args:  args(cobra.RangeArgs(1, 2)),
+		Args:  cmdline.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			return completion.CompGetResource(t.Kube, "workloads.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
 		},

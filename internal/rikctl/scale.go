@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // scaleCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
@@ -19,15 +20,15 @@ func (t *tool) scaleCommand() *cobra.Command {
 	cmd := kubescale.NewCmdScale(t.Kube, t.Streams)
 	cmd.Short = "Set how many instances an Automatic workload keeps"
 	cmd.Long = "Set how many instances a workload with deploy: Automatic keeps."
-	cmd.Example = indent("rikctl scale workload web --replicas=5")
+	cmd.Example = cmdline.Example("rikctl scale workload web --replicas=5")
 	cmd.ValidArgsFunction = completion.SpecifiedResourceTypeAndNameCompletionFunc(t.Kube, []string{"workload"})
 	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
 		// kubectl ignores a negative number, and truncates a large one.
 		if replicas, err := cmd.Flags().GetInt("replicas"); err == nil && (replicas < 0 || replicas > math.MaxInt32) {
-			return usagef(cmd, "--replicas must be a number from 0 to %d", math.MaxInt32)
+			return cmdline.Errorf(cmd, "--replicas must be a number from 0 to %d", math.MaxInt32)
 		}
 		if len(given) == 0 && cmd.Flags().Lookup("filename").Value.String() == "[]" {
-			return usagef(cmd, "which workload is to be scaled? One is named like this: rikctl scale workload web --replicas=3")
+			return cmdline.Errorf(cmd, "which workload is to be scaled? One is named like this: rikctl scale workload web --replicas=3")
 		}
 		return nil
 	}

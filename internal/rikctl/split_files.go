@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // fileObject is an object from a file, as it would be stored.
@@ -129,7 +130,7 @@ func (t *trial) dryRun(ctx context.Context, o fileObject, force bool) (*unstruct
 	if err != nil {
 		return nil, err
 	}
-	options := []client.PatchOption{client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict), client.FieldOwner(name)}
+	options := []client.PatchOption{client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict), client.FieldOwner(cmdline.Program)}
 	if force {
 		options = append(options, client.ForceOwnership)
 	}

@@ -16,6 +16,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // planned is the plan for one root.
@@ -69,15 +70,15 @@ stay so.
 
 Ends with code 0 if nothing would change, 1 if something would, and above 1 on an
 error.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl plan -f web.yaml
 rikctl plan -f manifests/ -o json
 rikctl plan -f placement.yaml && echo nothing would change
 cat web.yaml | rikctl plan -f -`),
-		Args: args(cobra.NoArgs),
+		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files) == 0 {
-				return usagef(cmd, "-f FILE is required")
+				return cmdline.Errorf(cmd, "-f FILE is required")
 			}
 			if err := checkOutput(cmd, output); err != nil {
 				return err

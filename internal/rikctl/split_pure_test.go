@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 func TestSplitNames(t *testing.T) {
@@ -95,7 +96,7 @@ func TestAddedCluster(t *testing.T) {
 		t.Errorf("it takes %v, fences: %s", c.Status.SyncedResources, fences(c.Status.Conditions))
 	}
 	for _, text := range []string{"", "East", "east", "a.b", "north=region", "north=cpu=many", "north=region=a b", "north=,", "north==x"} {
-		if _, err := addedCluster(text, registered, at(1).Time); !errors.As(err, &usageError{}) {
+		if _, err := addedCluster(text, registered, at(1).Time); !errors.As(err, &cmdline.UsageError{}) {
 			t.Errorf("addedCluster(%q) = %v, want a usage error", text, err)
 		}
 	}

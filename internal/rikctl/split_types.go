@@ -16,6 +16,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 const (
@@ -102,7 +103,7 @@ func (r reference) String() string { return r.resource.String() + "/" + r.name }
 func (t *tool) references(cmd *cobra.Command, given []string) ([]reference, error) {
 	pairs, err := splitNames(given)
 	if err != nil {
-		return nil, usageOf(cmd, err)
+		return nil, cmdline.Wrap(cmd, err)
 	}
 	mapper, err := t.Getter.ToRESTMapper()
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // scenario holds the supposed changes.
@@ -43,7 +44,7 @@ A lost cluster is cut off: nothing is heard of it from now on. One that is not r
 heard of. One that is removed is let go of, and keeps what is in it. An added cluster is
 ready and takes what the others take; after = come its labels, and as cpu=, memory=,
 pods=, ephemeral-storage= or capacity.RESOURCE= what its nodes have together.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl whatif --lose-cluster east
 rikctl whatif --lose-cluster east --add-cluster north=region=eu,cpu=64,memory=256Gi
 rikctl whatif --cordon west deployment/web -n shop -o json`),
@@ -53,7 +54,7 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 				return err
 			}
 			if s.isEmpty() {
-				return usagef(cmd, "say what would happen: --lose-cluster, --add-cluster, --cordon, --not-ready or --remove-cluster")
+				return cmdline.Errorf(cmd, "say what would happen: --lose-cluster, --add-cluster, --cordon, --not-ready or --remove-cluster")
 			}
 			return ofDivision(t.runWhatif(cmd, &s, given, output))
 		},
@@ -246,7 +247,7 @@ var capacities = []string{"cpu", "memory", "pods", "ephemeral-storage"}
 // addedCluster parses NAME=LABEL=VALUE,cpu=NUMBER,...
 func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.Time) (*workloadv1alpha1.Cluster, error) {
 	refuse := func(format string, args ...any) (*workloadv1alpha1.Cluster, error) {
-		return nil, usageError{name + " whatif", fmt.Errorf("--add-cluster %q: %w", text, fmt.Errorf(format, args...))}
+		return nil, cmdline.New(cmdline.Program+" whatif", fmt.Errorf("--add-cluster %q: %w", text, fmt.Errorf(format, args...)))
 	}
 	called, rest, _ := strings.Cut(text, "=")
 	if problems := validation.IsDNS1123Label(called); len(problems) > 0 {

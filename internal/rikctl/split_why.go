@@ -19,6 +19,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // whyObject explains an object that is not an instance.
@@ -271,7 +272,7 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 	_, _ = fmt.Fprintf(t.Streams.Out, "%s runs in this cluster, as %d instances. Ask for one of them:\n", ref, len(instances))
 	table := printers.GetNewTabWriter(t.Streams.Out)
 	for i := range instances {
-		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", name, instances[i].Name, phaseOf(&instances[i]), instances[i].Spec.NodeName)
+		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", cmdline.Program, instances[i].Name, phaseOf(&instances[i]), instances[i].Spec.NodeName)
 	}
 	return table.Flush()
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/url"
 	"strings"
+
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // suggestConfig suggests a working command to a user whose configuration has no credentials,
@@ -30,7 +32,7 @@ func (t *tool) suggestConfig(o outcome, args []string) outcome {
 		o.next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: name config.yaml of the server's --data-dir with --config or $RIKCONFIG (%s does not exist)", origin(found), server, path)
 		return o
 	}
-	line := asCommand(append([]string{"--config=" + path}, withoutConfig(args)...))
+	line := cmdline.CommandLine(append([]string{"--config=" + path}, withoutConfig(args)...))
 	o.next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", origin(found), sudo, line)
 	return o
 }

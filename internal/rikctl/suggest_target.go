@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // suggestTimeout limits the requests that are only for a suggestion.
@@ -29,7 +30,7 @@ func (t *tool) suggestTarget(ctx context.Context, o outcome, args []string) outc
 	if m == nil || !slices.Contains(onInstances, commandWord(args)) || !t.exists(ctx, &rikv1alpha1.Workload{}, m[1], true) {
 		return o
 	}
-	o.next = fmt.Sprintf("%s is a workload: %s", m[1], asCommand(replacedWord(args, m[1], "workload/"+m[1])))
+	o.next = fmt.Sprintf("%s is a workload: %s", m[1], cmdline.CommandLine(replacedWord(args, m[1], "workload/"+m[1])))
 	return o
 }
 
@@ -53,7 +54,7 @@ func (t *tool) asName(ctx context.Context, word string, args []string) string {
 	}
 	for _, kind := range named {
 		if t.exists(ctx, kind.empty(), word, kind.namespaced) {
-			return fmt.Sprintf("%s is the name of a %s: %s", word, kind.word, asCommand(replacedWord(args, word, kind.word, word)))
+			return fmt.Sprintf("%s is the name of a %s: %s", word, kind.word, cmdline.CommandLine(replacedWord(args, word, kind.word, word)))
 		}
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // target is an instance, or all instances of a workload.
@@ -52,7 +53,7 @@ func workloadArg(cmd *cobra.Command, given []string) (string, error) {
 	}
 	tg, err := parseTarget(joined)
 	if err != nil || !tg.workload || strings.Contains(tg.name, "/") {
-		return "", usagef(cmd, "%q is not a workload: write workload/NAME", strings.Join(given, " "))
+		return "", cmdline.Errorf(cmd, "%q is not a workload: write workload/NAME", strings.Join(given, " "))
 	}
 	return tg.name, nil
 }

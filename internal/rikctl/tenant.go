@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 const (
@@ -45,10 +46,10 @@ func (t *tool) createTenant() *cobra.Command {
 		Short:   "Create a tenant with a namespace of its own",
 		Long: `Create a tenant with a namespace of its own, and wait until the namespace exists
 and the users have their rights in it.`,
-		Args: args(cobra.ExactArgs(1)),
+		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if r.timeout <= 0 {
-				return usagef(cmd, "--timeout must be more than 0; --wait=false does not wait")
+				return cmdline.Errorf(cmd, "--timeout must be more than 0; --wait=false does not wait")
 			}
 			r.name = given[0]
 			return t.runCreateTenant(cmd.Context(), r)

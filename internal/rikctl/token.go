@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
@@ -21,7 +22,7 @@ import (
 const tokenLife = 24 * time.Hour
 
 func (t *tool) tokenCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use:   "token",
 		Short: "Manage the tokens with which machines join as nodes",
 		Long: `Make, list and revoke join tokens. A machine becomes a node by starting its agent
@@ -37,13 +38,13 @@ func (t *tool) tokenCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Make a join token and print it",
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl token create
 rikctl token create --ttl 1h --description "rack 7" > node-token`),
-		Args: args(cobra.NoArgs),
+		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if life < 0 || life > 0 && life < time.Second {
-				return usagef(cmd, "--ttl %v: a token lives a second at least, or for ever with 0", life)
+				return cmdline.Errorf(cmd, "--ttl %v: a token lives a second at least, or for ever with 0", life)
 			}
 			request.Seconds = int64(life / time.Second)
 			return t.createToken(cmd.Context(), request)
@@ -80,10 +81,10 @@ func (t *tool) tokenListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the join tokens, without their secrets",
-		Args:  args(cobra.NoArgs),
+		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
-				return usagef(cmd, "--output %q: only json is possible", output)
+				return cmdline.Errorf(cmd, "--output %q: only json is possible", output)
 			}
 			return t.listTokens(cmd.Context(), output == "json")
 		},
@@ -162,7 +163,7 @@ func (t *tool) tokenDeleteCommand() *cobra.Command {
 		Short: "Revoke join tokens, at once",
 		Long: `Revoke join tokens: from this moment nobody joins with them. Nodes that have joined
 keep their certificates; "rikctl delete node NAME" revokes a node's.`,
-		Args: args(cobra.MinimumNArgs(1)),
+		Args: cmdline.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 			list, _ := t.tokens(cmd.Context()) // without an answer, completion offers no tokens
 			var ids []string

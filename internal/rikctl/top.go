@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // usage is the resource usage of a node or an instance: one entry of items in /rik/metrics/nodes
@@ -46,7 +47,7 @@ type topFlags struct {
 }
 
 func (t *tool) topCommand() *cobra.Command {
-	return group(&cobra.Command{
+	return cmdline.Group(&cobra.Command{
 		Use:   "top",
 		Short: "Show what nodes and instances use now",
 	},
@@ -64,7 +65,7 @@ func (t *tool) topOf(use string, aliases []string, complete cobra.CompletionFunc
 		ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if f.sortBy != "" && f.sortBy != "cpu" && f.sortBy != "memory" {
-				return usagef(cmd, "--sort-by is cpu or memory, not %q", f.sortBy)
+				return cmdline.Errorf(cmd, "--sort-by is cpu or memory, not %q", f.sortBy)
 			}
 			return run(cmd.Context(), given, f)
 		},

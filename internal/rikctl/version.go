@@ -9,6 +9,7 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/version"
 )
 
@@ -31,7 +32,7 @@ func (t *tool) versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of rikctl and of the server",
-		Args:  args(cobra.NoArgs),
+		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{Client: clientVersion{version.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}}
 			var serverErr error
@@ -72,7 +73,7 @@ func (t *tool) printVersions(cmd *cobra.Command, v versions, output string) erro
 	case "yaml":
 		data, err = yaml.Marshal(v)
 	default:
-		return usagef(cmd, "-o is json or yaml, not %q", output)
+		return cmdline.Errorf(cmd, "-o is json or yaml, not %q", output)
 	}
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // waitCommand is kubectl's wait with a short form for waiting for a phase.
@@ -62,7 +63,7 @@ const waitForms = "delete, create, condition=Ready, phase=Running or jsonpath='{
 // validateConditions refuses invalid conditions, and conditions that can never become true.
 func validateConditions(cmd *cobra.Command, conditions, given []string) error {
 	if len(conditions) == 0 {
-		return usagef(cmd, "--for is required: %s", waitForms)
+		return cmdline.Errorf(cmd, "--for is required: %s", waitForms)
 	}
 	for _, c := range conditions {
 		kind, value, valued := strings.Cut(c, "=")
@@ -70,10 +71,10 @@ func validateConditions(cmd *cobra.Command, conditions, given []string) error {
 		case (kind == "delete" || kind == "create") && !valued:
 		case (kind == "condition" || kind == "jsonpath" || kind == "phase") && value != "":
 			if kind == "phase" && ofInstances(given) && !slices.Contains(phases, rikv1alpha1.InstancePhase(value)) {
-				return usagef(cmd, "instances have no phase %q: it is one of %v", value, phases)
+				return cmdline.Errorf(cmd, "instances have no phase %q: it is one of %v", value, phases)
 			}
 		default:
-			return usagef(cmd, "--for=%s is not understood: it is %s", c, waitForms)
+			return cmdline.Errorf(cmd, "--for=%s is not understood: it is %s", c, waitForms)
 		}
 	}
 	return nil

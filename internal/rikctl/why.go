@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -33,11 +34,11 @@ of it, and why each number is what it is: what a cluster may have (STANDING), th
 by which is divided, the part that it HAS, the one that it GETS with the next step and
 its SHARE in the end, and how many replicas of it are READY. It is worked out from the
 kcp's state of this moment by the code that divides, and nothing is changed.`,
-		Example: indent(`
+		Example: cmdline.Example(`
 rikctl why web-x7k2p
 rikctl why deployment/web
 rikctl why deployment web -o json`),
-		Args:              args(cobra.RangeArgs(1, 2)),
+		Args:              cmdline.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: t.completeWhy,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if err := checkOutput(cmd, output); err != nil {
@@ -48,7 +49,7 @@ rikctl why deployment web -o json`),
 				return explainObject(cmd, given, output)
 			}
 			if output != "" {
-				return usagef(cmd, "-o is not for instances")
+				return cmdline.Errorf(cmd, "-o is not for instances")
 			}
 			return t.runWhy(cmd.Context(), tg.name)
 		},
