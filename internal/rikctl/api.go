@@ -13,6 +13,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -119,8 +120,8 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 // therefore lacks the types of negotiation.
 func notKCP(err error) error {
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return advised{fmt.Errorf("the server does not have the types of %s: %w", apiresourcev1alpha1.GroupName, err),
-			`only a kcp negotiates: name one with --config or $RIKCONFIG`}
+		return clierror.WithNext(fmt.Errorf("the server does not have the types of %s: %w", apiresourcev1alpha1.GroupName, err),
+			`only a kcp negotiates: name one with --config or $RIKCONFIG`)
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // negotiations returns the states of the types that clusters offer or that are negotiated,
@@ -36,8 +37,8 @@ func (t *tool) negotiations(ctx context.Context, word string) ([]plan.State, err
 		return word != s.Resource.Resource && word != s.Resource.String()
 	})
 	if len(states) == 0 {
-		return nil, advised{fmt.Errorf("%s not found: no cluster offers it, and it is not negotiated", word),
-			`"rikctl api negotiate --plan" shows all types, and "rikctl get apiresourceimports" what each cluster offers`}
+		return nil, clierror.WithNext(fmt.Errorf("%s not found: no cluster offers it, and it is not negotiated", word),
+			`"rikctl api negotiate --plan" shows all types, and "rikctl get apiresourceimports" what each cluster offers`)
 	}
 	return states, nil
 }

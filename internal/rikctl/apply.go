@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/diff"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -76,7 +77,7 @@ func (t *tool) withDeployments(cmd *cobra.Command, run func(cmd *cobra.Command, 
 		if dir != "" {
 			defer func() { _ = os.RemoveAll(dir) }()
 		}
-		if malformed := (malformedError{}); errors.As(err, &malformed) {
+		if malformed := (clierror.MalformedError{}); errors.As(err, &malformed) {
 			return err
 		}
 		if err != nil {
@@ -144,7 +145,7 @@ func (t *tool) translate(path, namespace string) (manifests []byte, found bool, 
 		// Otherwise a duplicate key would be lost, and kubectl's code would report a syntax
 		// error with the name of the temporary file.
 		if _, err := yaml.YAMLToJSONStrict(d.data); err != nil {
-			return nil, false, malformedError{invalidError{d.source, err}}
+			return nil, false, clierror.MalformedError{InvalidError: clierror.InvalidError{Source: d.source, Err: err}}
 		}
 		if isDeployment(d.data) {
 			w, err := fromDeployment(d, namespace)

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // kindWords maps words on the command line to kinds of workloads.
@@ -61,8 +62,8 @@ func workloadsOf(ctx context.Context, c client.Client, kind rikv1alpha1.Workload
 			at = slices.IndexFunc(all, func(w rikv1alpha1.Workload) bool { return n != "" && w.Annotations[metadataPrefix+"name"] == n })
 		}
 		if at < 0 {
-			problems = append(problems, advised{apierrors.NewNotFound(rikv1alpha1.Resource(plural(kind)), n),
-				fmt.Sprintf("\"rikctl get %s\" lists them; \"rikctl get workloads\" lists every kind", plural(kind))})
+			problems = append(problems, clierror.WithNext(apierrors.NewNotFound(rikv1alpha1.Resource(plural(kind)), n),
+				fmt.Sprintf("\"rikctl get %s\" lists them; \"rikctl get workloads\" lists every kind", plural(kind))))
 			continue
 		}
 		found = append(found, all[at])

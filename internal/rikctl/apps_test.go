@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/testkit/served"
 )
 
@@ -28,10 +29,10 @@ func TestApps(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	file := s.file(t, deploymentFile)
-	s.do(t, "get", "apps").check(t, ExitOK, "No apps found.")
-	s.do(t, "deploy", "-f", file).check(t, ExitOK, "nginx deployed\n")
-	s.do(t, "deploy", "-f", file).check(t, ExitOK, "nginx updated\n")
-	s.do(t, "apply", "-f", file).check(t, ExitOK, "workload.rik.dev/nginx")
+	s.do(t, "get", "apps").check(t, clierror.ExitOK, "No apps found.")
+	s.do(t, "deploy", "-f", file).check(t, clierror.ExitOK, "nginx deployed\n")
+	s.do(t, "deploy", "-f", file).check(t, clierror.ExitOK, "nginx updated\n")
+	s.do(t, "apply", "-f", file).check(t, clierror.ExitOK, "workload.rik.dev/nginx")
 	w := &rikv1alpha1.Workload{}
 	if err := s.c.Get(t.Context(), s.key("nginx"), w); err != nil {
 		t.Fatal(err)
@@ -39,22 +40,22 @@ func TestApps(t *testing.T) {
 	if w.Spec.Kind != rikv1alpha1.KindApp || w.Spec.App.Repo != "https://example.com/nginx-{version}" || w.Annotations["metadata.rik.dev/name"] != "app1" {
 		t.Errorf("the workload is %+v with annotations %v", w.Spec.App, w.Annotations)
 	}
-	s.do(t, "get", "apps").check(t, ExitOK, "NAME", "STATUS", "AGE", "nginx", "Pending")
+	s.do(t, "get", "apps").check(t, clierror.ExitOK, "NAME", "STATUS", "AGE", "nginx", "Pending")
 
 	node := s.node(t)
-	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, clierror.ExitOK)
 	s.runningOn(t, "nginx-one", node)
-	s.do(t, "get", "app", "app1", "-o", "wide").check(t, ExitOK, "Running", node, "https://example.com/nginx-{version}@1.19.1")
+	s.do(t, "get", "app", "app1", "-o", "wide").check(t, clierror.ExitOK, "Running", node, "https://example.com/nginx-{version}@1.19.1")
 	s.finish(t, "nginx-one")
 	lines := strings.Split(strings.TrimSpace(s.do(t, "get", "apps").out), "\n")
 	if len(lines) != 2 || strings.Join(strings.Fields(lines[0]), " ") != "NAME STATUS AGE" || !strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "nginx Completed ") {
 		t.Errorf("get apps prints %q", lines)
 	}
-	s.do(t, "get", "app/nginx", "-o", "yaml").check(t, ExitOK, "kind: Workload", "repo: https://example.com/nginx-{version}")
-	s.do(t, "get", "apps", "-o", "name").check(t, ExitOK, "workload.rik.dev/nginx\n")
-	s.do(t, "get", "functions").check(t, ExitOK, "No functions found.")
-	s.do(t, "get", "apps", "other").check(t, ExitNotFound, `apps.rik.dev "other" not found`, "next:")
-	s.do(t, "get", "apps", "--watch-only").check(t, ExitUsage, "get workloads")
+	s.do(t, "get", "app/nginx", "-o", "yaml").check(t, clierror.ExitOK, "kind: Workload", "repo: https://example.com/nginx-{version}")
+	s.do(t, "get", "apps", "-o", "name").check(t, clierror.ExitOK, "workload.rik.dev/nginx\n")
+	s.do(t, "get", "functions").check(t, clierror.ExitOK, "No functions found.")
+	s.do(t, "get", "apps", "other").check(t, clierror.ExitNotFound, `apps.rik.dev "other" not found`, "next:")
+	s.do(t, "get", "apps", "--watch-only").check(t, clierror.ExitUsage, "get workloads")
 
 	ended := make(chan struct{})
 	go func() {
@@ -64,11 +65,11 @@ func TestApps(t *testing.T) {
 	}()
 	r := s.do(t, "delete", "nginx")
 	<-ended
-	if r.check(t, ExitOK); r.out != "nginx deleted on "+node+"\n" {
+	if r.check(t, clierror.ExitOK); r.out != "nginx deleted on "+node+"\n" {
 		t.Errorf("delete prints %q", r.out)
 	}
-	s.do(t, "delete", "nginx").check(t, ExitNotFound, `"nginx" not found`, "next:")
-	s.do(t, "delete", "app", "nginx").check(t, ExitNotFound, "not found")
+	s.do(t, "delete", "nginx").check(t, clierror.ExitNotFound, `"nginx" not found`, "next:")
+	s.do(t, "delete", "app", "nginx").check(t, clierror.ExitNotFound, "not found")
 }
 
 // finish completes an instance with success.
@@ -101,60 +102,60 @@ func TestDeploymentFilesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, command := range []string{"deploy", "apply"} {
-		s.do(t, command, "-f", s.file(t, "{name: a, repo: /a, action: destroy}")).check(t, ExitUsage, `unknown action "destroy"`, "next:")
-		s.do(t, command, "-f", s.file(t, "{repo: /a}")).check(t, ExitUsage, "name: required")
+		s.do(t, command, "-f", s.file(t, "{name: a, repo: /a, action: destroy}")).check(t, clierror.ExitUsage, `unknown action "destroy"`, "next:")
+		s.do(t, command, "-f", s.file(t, "{repo: /a}")).check(t, clierror.ExitUsage, "name: required")
 		r := s.do(t, command, "-f", s.file(t, deploymentFile+"---\n{name: b, repo: ftp://x/y}\n"))
-		r.check(t, ExitInvalid, "spec.app.repo")
+		r.check(t, clierror.ExitInvalid, "spec.app.repo")
 	}
-	s.do(t, "deploy").check(t, ExitUsage, "-f FILE is required")
-	s.do(t, "deploy", "-f", "/nowhere/at/all").check(t, ExitUsage, "/nowhere/at/all")
-	s.do(t, "deploy", "-f", s.file(t, "# nothing\n")).check(t, ExitUsage, "no object")
-	s.do(t, "delete", "app").check(t, ExitUsage, "name what is to be deleted")
-	s.do(t, "delete", "app", "x", "--all").check(t, ExitUsage, "--all")
-	s.do(t, "delete", "workloads").check(t, ExitUsage, "no name was specified")
+	s.do(t, "deploy").check(t, clierror.ExitUsage, "-f FILE is required")
+	s.do(t, "deploy", "-f", "/nowhere/at/all").check(t, clierror.ExitUsage, "/nowhere/at/all")
+	s.do(t, "deploy", "-f", s.file(t, "# nothing\n")).check(t, clierror.ExitUsage, "no object")
+	s.do(t, "delete", "app").check(t, clierror.ExitUsage, "name what is to be deleted")
+	s.do(t, "delete", "app", "x", "--all").check(t, clierror.ExitUsage, "--all")
+	s.do(t, "delete", "workloads").check(t, clierror.ExitUsage, "no name was specified")
 }
 
 func TestDescribeOfKind(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "describe", "apps").check(t, ExitOK, "No apps found.")
-	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, ExitOK)
+	s.do(t, "describe", "apps").check(t, clierror.ExitOK, "No apps found.")
+	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, clierror.ExitOK)
 	s.workload(t, "web", "")
 	for _, given := range [][]string{{"app", "nginx"}, {"app/nginx"}, {"apps"}} {
 		r := s.do(t, append([]string{"describe"}, given...)...)
-		r.check(t, ExitOK, "Name:", "nginx", "Kind:", "App")
+		r.check(t, clierror.ExitOK, "Name:", "nginx", "Kind:", "App")
 		if strings.Contains(r.out, "web") {
 			t.Errorf("describe %v tells of a Pod:\n%s", given, r.out)
 		}
 	}
-	s.do(t, "describe", "app", "web").check(t, ExitNotFound, "web")
-	s.do(t, "describe", "function", "nginx").check(t, ExitNotFound, "nginx")
-	s.do(t, "describe", "apps", "-A").check(t, ExitUsage, "describe workloads")
+	s.do(t, "describe", "app", "web").check(t, clierror.ExitNotFound, "web")
+	s.do(t, "describe", "function", "nginx").check(t, clierror.ExitNotFound, "nginx")
+	s.do(t, "describe", "apps", "-A").check(t, clierror.ExitUsage, "describe workloads")
 }
 
 func TestApplyMixed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.stdin = deploymentFile + "---\n" + manifest("web", "")
-	s.do(t, "apply", "-f", "-").check(t, ExitOK, "workload.rik.dev/nginx", "workload.rik.dev/web")
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK, "workload.rik.dev/nginx", "workload.rik.dev/web")
 	s.stdin = "{name: more, repo: /srv/more}"
-	s.do(t, "deploy", "-f", "-").check(t, ExitOK, "more deployed")
+	s.do(t, "deploy", "-f", "-").check(t, clierror.ExitOK, "more deployed")
 }
 
 func TestSuspendTellsWhy(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "")
-	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, ExitOK)
-	s.do(t, "suspend", "web-one").check(t, ExitConflict, "no node has it yet")
-	s.do(t, "suspend", "nobody").check(t, ExitNotFound, "nobody")
-	s.do(t, "suspend").check(t, ExitUsage, "requires at least 1 arg")
-	s.do(t, "resume", "pod/web").check(t, ExitUsage, "neither an instance nor a workload")
-	s.do(t, "resume", "web-one", "--timeout=-1s").check(t, ExitUsage, "--timeout")
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, clierror.ExitOK)
+	s.do(t, "suspend", "web-one").check(t, clierror.ExitConflict, "no node has it yet")
+	s.do(t, "suspend", "nobody").check(t, clierror.ExitNotFound, "nobody")
+	s.do(t, "suspend").check(t, clierror.ExitUsage, "requires at least 1 arg")
+	s.do(t, "resume", "pod/web").check(t, clierror.ExitUsage, "neither an instance nor a workload")
+	s.do(t, "resume", "web-one", "--timeout=-1s").check(t, clierror.ExitUsage, "--timeout")
 	s.runningOn(t, "web-one", s.node(t))
-	s.do(t, "suspend", "workload/web").check(t, ExitUnreachable, "connect")
+	s.do(t, "suspend", "workload/web").check(t, clierror.ExitUnreachable, "connect")
 	s.finish(t, "web-one")
-	s.do(t, "suspend", "web-one").check(t, ExitConflict, "Completed")
+	s.do(t, "suspend", "web-one").check(t, clierror.ExitConflict, "Completed")
 }
 
 // TestAwaitHold waits for the status that follows from the node's report.
@@ -162,7 +163,7 @@ func TestAwaitHold(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "")
-	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, clierror.ExitOK)
 	s.runningOn(t, "web-one", s.node(t))
 	i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web-one"}}
 	if err := awaitHold(t.Context(), s.c, suspending, i, time.Millisecond); err == nil || !strings.Contains(err.Error(), "its status does not say so yet") {
@@ -183,6 +184,6 @@ func TestAwaitHold(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("awaitHold() = %v", err)
 	}
-	s.do(t, "get", "instances").check(t, ExitOK, "Suspended")
-	s.do(t, "describe", "instance", "web-one").check(t, ExitOK, "Running (Suspended)")
+	s.do(t, "get", "instances").check(t, clierror.ExitOK, "Suspended")
+	s.do(t, "describe", "instance", "web-one").check(t, clierror.ExitOK, "Running (Suspended)")
 }

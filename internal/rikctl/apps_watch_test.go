@@ -12,6 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/apiprocess"
 	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/served"
@@ -20,9 +22,9 @@ import (
 func TestFollowOfKind(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, ExitOK)
+	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, clierror.ExitOK)
 	s.workload(t, "web", "")
-	c, err := client.NewWithWatch(apiprocess.Shared(t).Config, client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(apiprocess.Shared(t).Config, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +54,7 @@ func TestFollowOfKind(t *testing.T) {
 		}
 	}
 	until("NAME", "STATUS", "nginx", "Pending")
-	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, clierror.ExitOK)
 	s.runningOn(t, "nginx-one", s.node(t))
 	until("Pending", "nginx", "Running")
 	cancel()
@@ -62,6 +64,6 @@ func TestFollowOfKind(t *testing.T) {
 	if text := out.String(); strings.Count(text, "NAME") != 1 || strings.Contains(text, "web") {
 		t.Errorf("printed %q, want one line of headings and no Pod", text)
 	}
-	s.do(t, "get", "apps", "-w", "-o", "json").check(t, ExitUsage, "-o json")
-	s.do(t, "get", "app", "nobody", "-w").check(t, ExitNotFound, "nobody")
+	s.do(t, "get", "apps", "-w", "-o", "json").check(t, clierror.ExitUsage, "-o json")
+	s.do(t, "get", "app", "nobody", "-w").check(t, clierror.ExitNotFound, "nobody")
 }

@@ -15,7 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 const (
@@ -73,8 +75,8 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil {
-		return advised{timeoutError{"cluster " + name + " to be detached"},
-			"a cluster controller does it: \"rik kcp\" runs one with --run-controllers, and \"cluster-controller\" is one"}
+		return clierror.WithNext(clierror.TimeoutError{What: "cluster " + name + " to be detached"},
+			"a cluster controller does it: \"rik kcp\" runs one with --run-controllers, and \"cluster-controller\" is one")
 	}
 	if err != nil {
 		return ofCluster("detaching", name, err)
@@ -94,19 +96,19 @@ func (t *tool) upstreamClient() (client.Client, error) {
 	mapper.Add(workloadv1alpha1.SchemeGroupVersion.WithKind("Cluster"), meta.RESTScopeRoot)
 	mapper.Add(kindSecret, meta.RESTScopeNamespace)
 	mapper.Add(kindNamespace, meta.RESTScopeRoot)
-	return client.New(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+	return client.New(restConfig, client.Options{Scheme: scheme.Scheme, Mapper: mapper})
 }
 
 // ofCluster adds to an error what rikctl was doing, and the next step if there is one.
 func ofCluster(doing, name string, err error) error {
 	failed := fmt.Errorf("%s cluster %s: %w", doing, name, err)
 	switch {
-	case isUnknownType(err):
-		return advised{failed, notAKCP}
+	case clierror.IsUnknownType(err):
+		return clierror.WithNext(failed, notAKCP)
 	case apierrors.IsNotFound(err):
-		return advised{failed, `"rikctl get clusters" shows those that are registered`}
+		return clierror.WithNext(failed, `"rikctl get clusters" shows those that are registered`)
 	case apierrors.IsAlreadyExists(err):
-		return advised{failed, "--rotate gives a registered cluster new credentials; another cluster needs another name"}
+		return clierror.WithNext(failed, "--rotate gives a registered cluster new credentials; another cluster needs another name")
 	}
 	return failed
 }

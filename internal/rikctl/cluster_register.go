@@ -20,6 +20,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 const (
@@ -141,7 +142,7 @@ func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1a
 	if !isNew {
 		return nil
 	}
-	if err := controllerutil.SetOwnerReference(cluster, secret, scheme); err != nil {
+	if err := controllerutil.SetOwnerReference(cluster, secret, scheme.Scheme); err != nil {
 		return err
 	}
 	if err := c.Update(ctx, secret, fieldOwner); err != nil {
@@ -210,7 +211,7 @@ func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.
 		}
 		secret.Data[ref.Key] = data
 		if secret.UID == "" && cluster.UID != "" {
-			return controllerutil.SetOwnerReference(cluster, secret, scheme)
+			return controllerutil.SetOwnerReference(cluster, secret, scheme.Scheme)
 		}
 		return nil
 	})

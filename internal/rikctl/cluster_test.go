@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
@@ -73,7 +75,7 @@ func TestClusterRegisterRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := m.run(t, append(register, tc.line...)...)
-			r.check(t, ExitUsage, tc.want)
+			r.check(t, clierror.ExitUsage, tc.want)
 			if strings.Contains(r.out+r.err, clusterCanary) {
 				t.Errorf("the output holds the kubeconfig:\n%s%s", r.out, r.err)
 			}
@@ -89,7 +91,7 @@ func TestClusterCommands(t *testing.T) {
 	m := newMachine(t)
 	upstream := filepath.Join(server.DataDir, "admin.kubeconfig")
 	file := clusterFile(t, m)
-	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
+	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,14 +99,14 @@ func TestClusterCommands(t *testing.T) {
 		return m.run(t, append([]string{"cluster", "register", "--upstream-kubeconfig", upstream, "--kubeconfig", file}, line...)...)
 	}
 	made := firstVersions(t, server)
-	register("east", "--mode", "pull").check(t, ExitOK, "cluster east registered")
+	register("east", "--mode", "pull").check(t, clierror.ExitOK, "cluster east registered")
 	// The cluster controller must not find a Cluster whose Secret does not exist yet.
 	if secret, cluster := made(&corev1.SecretList{}, "east"), made(&workloadv1alpha1.ClusterList{}, "east"); secret >= cluster {
 		t.Errorf("the Secret was made with version %d, the Cluster with version %d", secret, cluster)
 	}
-	register("west", "--context", "west", "--inline").check(t, ExitOK, "cluster west registered")
-	register("east").check(t, ExitConflict, "already exists", "--rotate")
-	register("north", "--rotate").check(t, ExitNotFound, "rikctl get clusters")
+	register("west", "--context", "west", "--inline").check(t, clierror.ExitOK, "cluster west registered")
+	register("east").check(t, clierror.ExitConflict, "already exists", "--rotate")
+	register("north", "--rotate").check(t, clierror.ExitNotFound, "rikctl get clusters")
 
 	stored := &corev1.Secret{}
 	find := func() string {
@@ -114,11 +116,11 @@ func TestClusterCommands(t *testing.T) {
 		}
 		return string(stored.Data[kubeconfigKey])
 	}
-	register("east", "--context", "west").check(t, ExitConflict, "already exists")
+	register("east", "--context", "west").check(t, clierror.ExitConflict, "already exists")
 	if text := find(); !strings.Contains(text, "east-token") || len(stored.OwnerReferences) != 1 || stored.OwnerReferences[0].Kind != "Cluster" {
 		t.Errorf("the Secret holds %s, owned by %v", text, stored.OwnerReferences)
 	}
-	register("east", "--context", "west", "--rotate").check(t, ExitOK, "new credentials")
+	register("east", "--context", "west", "--rotate").check(t, clierror.ExitOK, "new credentials")
 	if text := find(); !strings.Contains(text, clusterCanary) {
 		t.Errorf("after --rotate the Secret holds %s", text)
 	}
@@ -126,15 +128,15 @@ func TestClusterCommands(t *testing.T) {
 	at := func(line ...string) result {
 		return m.run(t, append([]string{"--kubeconfig", upstream}, line...)...)
 	}
-	at("get", "clusters").check(t, ExitOK, "NAME", "READY", "east", "west")
+	at("get", "clusters").check(t, clierror.ExitOK, "NAME", "READY", "east", "west")
 	for _, name := range []string{"east", "west"} {
 		r := at("describe", "cluster", name)
-		r.check(t, ExitOK, "Kubeconfig:", "Sync mode:")
+		r.check(t, clierror.ExitOK, "Kubeconfig:", "Sync mode:")
 		if strings.Contains(r.out, clusterCanary) {
 			t.Errorf("the description holds the kubeconfig:\n%s", r.out)
 		}
 	}
-	at("cluster", "unregister", "north").check(t, ExitNotFound, "rikctl get clusters")
+	at("cluster", "unregister", "north").check(t, clierror.ExitNotFound, "rikctl get clusters")
 	held := &workloadv1alpha1.Cluster{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "west"}, held); err != nil {
 		t.Fatal(err)
@@ -143,8 +145,8 @@ func TestClusterCommands(t *testing.T) {
 	if err := c.Update(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
-	at("cluster", "unregister", "west", "--timeout", "1s").check(t, ExitUnreachable, "cluster-controller")
-	at("cluster", "unregister", "east").check(t, ExitOK, "cluster east detached")
+	at("cluster", "unregister", "west", "--timeout", "1s").check(t, clierror.ExitUnreachable, "cluster-controller")
+	at("cluster", "unregister", "east").check(t, clierror.ExitOK, "cluster east detached")
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "east"}, held); !apierrors.IsNotFound(err) {
 		t.Errorf("after unregister the Cluster is %v, %v", held.Name, err)
 	}
@@ -154,7 +156,7 @@ func TestClusterCommands(t *testing.T) {
 // created. It watches from now on.
 func firstVersions(t *testing.T, server *kcptest.Server) func(list client.ObjectList, name string) uint64 {
 	t.Helper()
-	c, err := client.NewWithWatch(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,6 +192,6 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 func TestClusterCommandsNeedAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.run(t, "cluster", "register", "east", "--kubeconfig", clusterFile(t, s.machine)).check(t, ExitNotFound, "no kcp")
-	s.run(t, "cluster", "unregister", "east").check(t, ExitNotFound, "no kcp")
+	s.run(t, "cluster", "register", "east", "--kubeconfig", clusterFile(t, s.machine)).check(t, clierror.ExitNotFound, "no kcp")
+	s.run(t, "cluster", "unregister", "east").check(t, clierror.ExitNotFound, "no kcp")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 )
@@ -99,10 +100,10 @@ func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
 	if own == "" || t.Getter.source.IsServers(own) {
 		own = "FILE"
 	}
-	return "", advised{
+	return "", clierror.WithNext(
 		fmt.Errorf("%s is the server's own file, which it writes anew at every start", path),
 		fmt.Sprintf("keep your clusters in a file of your own: %s", commandLine(cmd, given, own)),
-	}
+	)
 }
 
 // commandLine returns the user's command with another configuration.
@@ -226,7 +227,7 @@ func (t *tool) configUse() *cobra.Command {
 				return err
 			}
 			if file, err = file.Using(given[0]); err != nil {
-				return advised{fmt.Errorf("in %s: %w", path, err), "\"rikctl config set-cluster " + given[0] + " --server URL\" adds it"}
+				return clierror.WithNext(fmt.Errorf("in %s: %w", path, err), "\"rikctl config set-cluster "+given[0]+" --server URL\" adds it")
 			}
 			if err := config.Write(path, file); err != nil {
 				return err

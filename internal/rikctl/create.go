@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -215,8 +216,8 @@ func findWorkload(ctx context.Context, c client.Client, namespace, idOrName stri
 			return &list.Items[i], nil
 		}
 	}
-	return nil, advised{apierrors.NewNotFound(rikv1alpha1.Resource("workloads"), idOrName),
-		fmt.Sprintf("\"rikctl get workloads -n %s\" lists the workloads; no name and no ID there is %q", namespace, idOrName)}
+	return nil, clierror.WithNext(apierrors.NewNotFound(rikv1alpha1.Resource("workloads"), idOrName),
+		fmt.Sprintf("\"rikctl get workloads -n %s\" lists the workloads; no name and no ID there is %q", namespace, idOrName))
 }
 
 func (t *tool) createNamespace() *cobra.Command {

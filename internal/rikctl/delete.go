@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -125,7 +126,7 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, timeoutError{w.Name + " to be gone; it goes when its nodes have confirmed that nothing of it is left"})
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: w.Name + " to be gone; it goes when its nodes have confirmed that nothing of it is left"})
 		defer cancel()
 	}
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -140,7 +141,7 @@ func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, tim
 		left, err := instancesOf(ctx, c, w)
 		return !slices.ContainsFunc(left, func(i rikv1alpha1.Instance) bool { return ownedBy(&i, w) }), err
 	})
-	var late timeoutError
+	var late clierror.TimeoutError
 	if err != nil && errors.As(context.Cause(ctx), &late) {
 		return late
 	}

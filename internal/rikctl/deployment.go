@@ -15,6 +15,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/api/strictdecode"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // metadataPrefix is the prefix of the workload annotations that hold the metadata of a
@@ -61,18 +62,18 @@ var errAction = errors.New("unknown action")
 func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error) {
 	data, err := yaml.YAMLToJSONStrict(d.data)
 	if err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	var file deployment
 	if err := strictdecode.Join(strictdecode.Check(data, &file)); err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	problems, err := kjson.UnmarshalStrict(data, &file)
 	if err = errors.Join(append(problems, err)...); err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	if err := file.validate(); err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	replicas := int32(1)
 	w := &rikv1alpha1.Workload{

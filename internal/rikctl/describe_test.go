@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 func TestDescribeGolden(t *testing.T) {
@@ -43,7 +44,7 @@ func TestDescribeGolden(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			gvks, _, err := scheme.ObjectKinds(tc.obj)
+			gvks, _, err := scheme.Scheme.ObjectKinds(tc.obj)
 			if err != nil {
 				t.Fatal(err)
 			}

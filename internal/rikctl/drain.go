@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/drain"
 )
@@ -86,7 +87,7 @@ func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
 		if d.said != "" {
 			seen = "last seen waiting for " + d.said
 		}
-		return timeoutError{fmt.Sprintf("node %s to be drained; %s", node, seen)}
+		return clierror.TimeoutError{What: fmt.Sprintf("node %s to be drained; %s", node, seen)}
 	}
 	if err != nil {
 		return err
@@ -221,7 +222,7 @@ func blocked(node string, step drain.Step, next string) error {
 	if len(step.Blocked) == 0 {
 		return nil
 	}
-	return advised{fmt.Errorf("draining node %s: it has instances that may not go:\n  %s", node, strings.Join(step.Blocked, "\n  ")), next}
+	return clierror.WithNext(fmt.Errorf("draining node %s: it has instances that may not go:\n  %s", node, strings.Join(step.Blocked, "\n  ")), next)
 }
 
 // state reads the node's instances, their workloads and the other instances of those workloads.

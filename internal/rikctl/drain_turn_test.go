@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/drain"
 )
 
@@ -17,11 +18,11 @@ func TestServerDrainsTakeTurns(t *testing.T) {
 	node, other := s.node(t), s.node(t)
 	s.workload(t, "web", "  deploy: Automatic\n  replicas: 2\n")
 	for name, on := range map[string]string{"web-1": node, "web-2": other} {
-		s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, ExitOK)
+		s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, clierror.ExitOK)
 		s.runningOn(t, name, on)
 	}
-	s.do(t, "cordon", node).check(t, ExitOK)
-	s.do(t, "cordon", other).check(t, ExitOK)
+	s.do(t, "cordon", node).check(t, clierror.ExitOK)
+	s.do(t, "cordon", other).check(t, clierror.ExitOK)
 	drains := func(node string) (*drainer, drain.State) {
 		d := &drainer{
 			t: &tool{&Factory{Streams: genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}}}, c: s.c, node: node,
@@ -52,20 +53,20 @@ func TestServerDrainsTakeTurns(t *testing.T) {
 	}
 
 	// A drain that was interrupted during its turn blocks others until its node is uncordoned.
-	s.do(t, "uncordon", node).check(t, ExitOK)
+	s.do(t, "uncordon", node).check(t, clierror.ExitOK)
 	s.confirmEnd(t, "web-1")
-	s.do(t, "create", "instance", "-w", "web", "--name", "web-3").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-3").check(t, clierror.ExitOK)
 	s.runningOn(t, "web-3", node)
-	s.do(t, "cordon", node).check(t, ExitOK)
-	s.do(t, "annotate", "workload", "web", annotationTurn+"="+node).check(t, ExitOK)
+	s.do(t, "cordon", node).check(t, clierror.ExitOK)
+	s.do(t, "annotate", "workload", "web", annotationTurn+"="+node).check(t, clierror.ExitOK)
 	s.drainsNot(t, other, "the drain of node "+node, "uncordon the node")
 	forced, seen := drains(other)
 	forced.flags.force = true
 	if mine, _, err := forced.turn(t.Context(), seen.Workloads[drain.Key(s.namespace, "web")]); !mine || err != nil {
 		t.Errorf("by force the turn is taken: %v, %v", mine, err)
 	}
-	s.do(t, "annotate", "workload", "web", "--overwrite", annotationTurn+"="+node).check(t, ExitOK)
-	s.do(t, "uncordon", node).check(t, ExitOK)
+	s.do(t, "annotate", "workload", "web", "--overwrite", annotationTurn+"="+node).check(t, clierror.ExitOK)
+	s.do(t, "uncordon", node).check(t, clierror.ExitOK)
 	s.drainsNot(t, other, "instance/web-2")
 	if r := s.do(t, "get", "workload", "web", "-o", "jsonpath={.metadata.annotations}"); r.out != "" {
 		t.Errorf("after its turn the workload keeps %s", r.out)

@@ -12,7 +12,9 @@ import (
 	"k8s.io/kubectl/pkg/util/term"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 // execRequest holds the arguments of exec.
@@ -72,7 +74,7 @@ func (t *tool) runExec(ctx context.Context, r execRequest) error {
 	err = t.session(ctx, instance, r)
 	var ended utilexec.ExitError
 	if errors.As(err, &ended) && ended.Exited() {
-		return exitError{ended.ExitStatus()}
+		return clierror.CodeError{Code: ended.ExitStatus()}
 	}
 	if err != nil {
 		return fmt.Errorf("running a command in instance %s: %w", instance.Name, err)
@@ -98,7 +100,7 @@ func (t *tool) session(ctx context.Context, i *rikv1alpha1.Instance, r execReque
 			VersionedParams(&rikv1alpha1.InstanceExecOptions{
 				Container: r.container, Command: r.command,
 				Stdin: o.Stdin, Stdout: true, Stderr: o.ErrOut != nil, TTY: tty.Raw,
-			}, parameters).URL()
+			}, scheme.ParameterCodec).URL()
 		return (&kubeexec.DefaultRemoteExecutor{}).ExecuteWithContext(ctx, url, restConfig, o.In, o.Out, o.ErrOut, tty.Raw, sizes)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 // Factory has the streams of a command line, and makes the clients of the API server that the
@@ -39,7 +40,7 @@ func (f *Factory) Client() (client.WithWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.NewWithWatch(restConfig, client.Options{Scheme: scheme, Mapper: mapper})
+	return client.NewWithWatch(restConfig, client.Options{Scheme: scheme.Scheme, Mapper: mapper})
 }
 
 // Namespace returns the namespace in which the command acts.
@@ -67,7 +68,7 @@ func (f *Factory) RESTClient() (*rest.RESTClient, *rest.Config, error) {
 	}
 	restConfig.APIPath = "/apis"
 	restConfig.GroupVersion = &rikv1alpha1.SchemeGroupVersion
-	restConfig.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	restConfig.NegotiatedSerializer = serializer.NewCodecFactory(scheme.Scheme).WithoutConversion()
 	c, err := rest.RESTClientFor(restConfig)
 	return c, restConfig, err
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -129,7 +130,7 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 // awaitHold waits for the status, which follows the node's next report.
 func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
 	last := &rikv1alpha1.Instance{}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, timeoutError{fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
 	defer cancel()
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(i), last); err != nil {
@@ -137,7 +138,7 @@ func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.I
 		}
 		return last.Status.Suspended == h.suspended, nil
 	})
-	var late timeoutError
+	var late clierror.TimeoutError
 	if err != nil && errors.As(context.Cause(ctx), &late) {
 		return late
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 func TestLogFlags(t *testing.T) {
@@ -16,7 +17,7 @@ func TestLogFlags(t *testing.T) {
 	if err := f.complete(); err != nil {
 		t.Fatal(err)
 	}
-	query, err := parameters.EncodeParameters(&f.options, rikv1alpha1.SchemeGroupVersion)
+	query, err := scheme.ParameterCodec.EncodeParameters(&f.options, rikv1alpha1.SchemeGroupVersion)
 	if err != nil || query.Encode() != "sinceSeconds=2&tailLines=5" {
 		t.Errorf("query = %q, %v", query.Encode(), err)
 	}

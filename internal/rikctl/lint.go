@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v0 "rik.dev/rik/api/rik/v0"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 )
@@ -86,7 +87,7 @@ func unlisted(documents []document) ([]document, error) {
 		for i := range list.Items {
 			data, err := list.Items[i].MarshalJSON()
 			if err != nil {
-				return nil, invalidError{d.source, err}
+				return nil, clierror.InvalidError{Source: d.source, Err: err}
 			}
 			out = append(out, document{source: fmt.Sprintf("%s (item %d)", d.source, i+1), data: data})
 		}
@@ -115,7 +116,7 @@ func lint(ctx context.Context, d document, validate *serverValidate) (string, er
 	case unreachable(err) && !onlyServer:
 		return label + ": its fields exist; not checked by a server, which was not reached", nil
 	}
-	return "", invalidError{d.source, err}
+	return "", clierror.InvalidError{Source: d.source, Err: err}
 }
 
 // lintOffline decodes strictly and returns the object in the form that the server receives.
@@ -137,7 +138,7 @@ func lintOffline(d document) (*unstructured.Unstructured, error) {
 		return nil, strictErr
 	}
 	if err := yaml.Unmarshal(d.data, &obj.Object); err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	return obj, strictErr
 }

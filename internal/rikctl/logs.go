@@ -17,7 +17,9 @@ import (
 	"k8s.io/client-go/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 // logFlags are the flags of logs.
@@ -122,7 +124,7 @@ func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
 
 func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *logFlags, out *lineWriter, prefix bool) error {
 	body, err := c.Get().Namespace(i.Namespace).Resource("instances").Name(i.Name).SubResource("log").
-		VersionedParams(&f.options, parameters).Stream(ctx)
+		VersionedParams(&f.options, scheme.ParameterCodec).Stream(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the log of instance %s: %w", i.Name, err)
 	}
@@ -137,7 +139,7 @@ func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *
 	}
 	var cut http2.StreamError
 	if errors.As(err, &cut) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = advised{errors.New("it broke off: the server, or the server's connection to the node, was lost"), `"rikctl get nodes" shows whether the instance's node is Ready`}
+		err = clierror.WithNext(errors.New("it broke off: the server, or the server's connection to the node, was lost"), `"rikctl get nodes" shows whether the instance's node is Ready`)
 	}
 	if err != nil {
 		return fmt.Errorf("reading the log of instance %s: %w", i.Name, err)

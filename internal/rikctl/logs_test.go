@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 // TestALogThatBreaksOffSaysSo covers the loss of a node during a log. The server then ends the
@@ -33,7 +35,7 @@ func TestALogThatBreaksOffSaysSo(t *testing.T) {
 			config.NextProtos = []string{"http/1.1"}
 		}
 		config.GroupVersion = &rikv1alpha1.SchemeGroupVersion
-		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme.Scheme).WithoutConversion()
 		c, err := rest.RESTClientFor(config)
 		if err != nil {
 			t.Fatal(err)
@@ -41,7 +43,7 @@ func TestALogThatBreaksOffSaysSo(t *testing.T) {
 		var out strings.Builder
 		i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-1"}}
 		err = copyLog(t.Context(), c, i, &logFlags{}, &lineWriter{out: &out}, false)
-		if out.String() != "a line\n" || err == nil || !strings.Contains(err.Error(), "broke off") || !errors.As(err, &advised{}) {
+		if out.String() != "a line\n" || err == nil || !strings.Contains(err.Error(), "broke off") || !errors.As(err, &clierror.AdvisedError{}) {
 			t.Errorf("HTTP/2 %v: printed %q and returned %v, want the line, and that the rest is missing", second, out.String(), err)
 		}
 	}

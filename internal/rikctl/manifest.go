@@ -21,6 +21,8 @@ import (
 	v0 "rik.dev/rik/api/rik/v0"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/api/strictdecode"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/scheme"
 )
 
 // document is one object of a file, not yet decoded.
@@ -65,7 +67,7 @@ func readManifest(file string, stdin io.Reader) ([]byte, error) {
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fileError{err}
+		return nil, clierror.File(err)
 	}
 	return data, nil
 }
@@ -76,14 +78,14 @@ func expand(path string) ([]string, error) {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fileError{err}
+		return nil, clierror.File(err)
 	}
 	if !info.IsDir() {
 		return []string{path}, nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, fileError{err}
+		return nil, clierror.File(err)
 	}
 	var files []string
 	for _, e := range entries {
@@ -139,7 +141,7 @@ func decodeWorkload(d document, namespace string) (*rikv1alpha1.Workload, error)
 	}
 	w, ok := obj.(*rikv1alpha1.Workload)
 	if !ok {
-		return nil, invalidError{d.source, fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" takes any kind",
+		return nil, clierror.InvalidError{Source: d.source, Err: fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" takes any kind",
 			obj.GetObjectKind().GroupVersionKind().Kind)}
 	}
 	if w.Namespace == "" {
@@ -151,11 +153,11 @@ func decodeWorkload(d document, namespace string) (*rikv1alpha1.Workload, error)
 func fromPublished(d document, namespace string) (*rikv1alpha1.Workload, error) {
 	definition, err := v0.Decode(d.data)
 	if err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	w, problems := v0.ToWorkload(definition, namespace)
 	if len(problems) > 0 {
-		return nil, invalidError{d.source, problems.ToAggregate()}
+		return nil, clierror.InvalidError{Source: d.source, Err: problems.ToAggregate()}
 	}
 	return w, nil
 }
@@ -165,29 +167,29 @@ func fromPublished(d document, namespace string) (*rikv1alpha1.Workload, error) 
 func decodeStrict(d document) (runtime.Object, error) {
 	data, err := yaml.YAMLToJSONStrict(d.data)
 	if err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	gvk, err := kindOf(data)
 	if err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
-	obj, err := scheme.New(gvk)
+	obj, err := scheme.Scheme.New(gvk)
 	if err != nil {
-		return nil, invalidError{d.source, unknownKind(gvk)}
+		return nil, clierror.InvalidError{Source: d.source, Err: unknownKind(gvk)}
 	}
 	// Check quantities before decoding.
 	if err := quantity.CheckJSON(data); err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	if err := strictdecode.Join(strictdecode.Check(data, obj)); err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	problems, err := kjson.UnmarshalStrict(data, obj)
 	if err != nil {
-		return nil, invalidError{d.source, err}
+		return nil, clierror.InvalidError{Source: d.source, Err: err}
 	}
 	if len(problems) > 0 {
-		return nil, invalidError{d.source, errors.Join(problems...)}
+		return nil, clierror.InvalidError{Source: d.source, Err: errors.Join(problems...)}
 	}
 	return obj, nil
 }

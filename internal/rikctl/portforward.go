@@ -13,6 +13,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/forward"
 	"rik.dev/rik/internal/rpc/portstream"
@@ -81,7 +82,7 @@ func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string
 		Final: tg.final,
 	})
 	if err != nil {
-		return advised{err, "another local port can be chosen, as in 8080:80, or any that is free, as in :80"}
+		return clierror.WithNext(err, "another local port can be chosen, as in 8080:80, or any that is free, as in :80")
 	}
 	return f.Run(ctx)
 }

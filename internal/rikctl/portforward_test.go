@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 	"rik.dev/rik/internal/testkit/output"
 )
@@ -65,7 +66,7 @@ func TestPortForwardUsage(t *testing.T) {
 		{"port-forward"}, {"port-forward", "web-1"}, {"port-forward", "web-1", "http"},
 		{"port-forward", "web-1", "0:80"}, {"port-forward", "pod/web-1", "80"},
 	} {
-		m.run(t, line...).check(t, ExitUsage, "next:")
+		m.run(t, line...).check(t, clierror.ExitUsage, "next:")
 	}
 }
 
@@ -74,13 +75,13 @@ func TestPortForwardUsage(t *testing.T) {
 func TestPortForwardRefusals(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "port-forward", "web-1", ":80").check(t, ExitNotFound, "web-1")
-	s.do(t, "port-forward", "workload/web", ":80").check(t, ExitNotFound, "web")
+	s.do(t, "port-forward", "web-1", ":80").check(t, clierror.ExitNotFound, "web-1")
+	s.do(t, "port-forward", "workload/web", ":80").check(t, clierror.ExitNotFound, "web")
 	s.workload(t, "web", "")
-	s.do(t, "port-forward", "workload/web", ":80").check(t, ExitError, "has no instances", "create instance")
+	s.do(t, "port-forward", "workload/web", ":80").check(t, clierror.ExitError, "has no instances", "create instance")
 	const name = "web-1"
-	s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, ExitOK)
-	s.do(t, "port-forward", name, ":80").check(t, ExitError, "is Pending, not Running")
+	s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, clierror.ExitOK)
+	s.do(t, "port-forward", name, ":80").check(t, clierror.ExitError, "is Pending, not Running")
 	s.runningOn(t, name, s.node(t))
 
 	b := s.start(t, "-n", s.namespace, "port-forward", "workload/web", ":80")
@@ -103,7 +104,7 @@ func TestPortForwardRefusals(t *testing.T) {
 		}
 	}
 	taken := address[strings.LastIndex(address, ":")+1:]
-	s.do(t, "port-forward", name, taken+":80").check(t, ExitError, "in use", "next:")
+	s.do(t, "port-forward", name, taken+":80").check(t, clierror.ExitError, "in use", "next:")
 }
 
 // TestProxy serves the API with the user's credentials, to this machine only.
@@ -182,7 +183,7 @@ func TestProxyOnASocket(t *testing.T) {
 func TestProxyUsage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.run(t, "proxy", "--accept-hosts", "(").check(t, ExitUsage, "--accept-hosts")
-	m.run(t, "proxy", "--unix-socket", "/x", "--port", "1").check(t, ExitUsage, "excludes")
-	m.run(t, "proxy", "more").check(t, ExitUsage)
+	m.run(t, "proxy", "--accept-hosts", "(").check(t, clierror.ExitUsage, "--accept-hosts")
+	m.run(t, "proxy", "--unix-socket", "/x", "--port", "1").check(t, clierror.ExitUsage, "excludes")
+	m.run(t, "proxy", "more").check(t, clierror.ExitUsage)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubectl/pkg/proxy"
 	"k8s.io/kubectl/pkg/util"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -132,7 +133,7 @@ func (f *proxyFlags) listen(ctx context.Context) (net.Listener, error) {
 	if f.unix == "" {
 		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(f.address, strconv.Itoa(f.port)))
 		if err != nil {
-			return nil, advised{err, "--port chooses another port; 0 is one that is free"}
+			return nil, clierror.WithNext(err, "--port chooses another port; 0 is one that is free")
 		}
 		return l, nil
 	}

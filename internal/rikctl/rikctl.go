@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 	_ "rik.dev/rik/internal/rikctl/notranslate" // before kubectl's commands are initialized
@@ -32,7 +33,7 @@ var building sync.Mutex
 // of returning an error; this function has no state, so commands may run at the same time. The
 // log of the libraries is off, because the command's error reports the same in rikctl's form.
 var processOnce = sync.OnceFunc(func() {
-	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(fatal{message, code}) })
+	cmdutil.BehaviorOnFatal(func(message string, code int) { panic(clierror.FatalError{Message: message, Code: code}) })
 	var fatally atomic.Pointer[string]
 	klog.SetLoggerWithOptions(logr.Discard(), klog.WriteKlogBuffer(func(line []byte) {
 		text := string(line)
@@ -46,7 +47,7 @@ var processOnce = sync.OnceFunc(func() {
 			message += ": " + strings.TrimSpace(text)
 		}
 		_, _ = fmt.Fprintln(os.Stderr, message)
-		os.Exit(ExitError)
+		os.Exit(clierror.ExitError)
 	}
 })
 
@@ -111,18 +112,18 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	root.SetArgs(args)
 	err := run(ctx, root)
 	if err == nil {
-		return ExitOK
+		return clierror.ExitOK
 	}
 	if t.Getter.err != nil {
 		err = t.Getter.err // kubectl's commands pass on only its text
 	}
-	o := t.suggest(ctx, validate(err, t.Getter.server()), args)
+	o := t.suggest(ctx, clierror.OutcomeOf(err, t.Getter.server()), args)
 	// A command that exec ran may end with the same code. It has printed its own message.
-	if o.code == ExitUsage && o.text != "" && o.next == "" {
-		o.next = nextForUsage(root, args)
+	if o.Code == clierror.ExitUsage && o.Text != "" && o.Next == "" {
+		o.Next = nextForUsage(root, args)
 	}
-	o.print(streams.ErrOut)
-	return o.code
+	o.Print(streams.ErrOut)
+	return o.Code
 }
 
 // nextForUsage returns the next step after a usage error in one of kubectl's commands, because
@@ -140,7 +141,7 @@ func run(ctx context.Context, root *cobra.Command) (err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
-		case fatal:
+		case clierror.FatalError:
 			err = &v
 		default:
 			panic(v)

@@ -24,6 +24,7 @@ import (
 
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -51,13 +52,13 @@ func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
 		return progress{message: "waiting for the controller to see the change"}, nil
 	}
 	if w.Spec.Paused {
-		return progress{}, advised{fmt.Errorf("the rollout of workload %s is paused", w.Name),
-			fmt.Sprintf("\"rikctl rollout resume workload/%s\" goes on with it", w.Name)}
+		return progress{}, clierror.WithNext(fmt.Errorf("the rollout of workload %s is paused", w.Name),
+			fmt.Sprintf("\"rikctl rollout resume workload/%s\" goes on with it", w.Name))
 	}
 	if c := meta.FindStatusCondition(s.Conditions, rikv1alpha1.WorkloadProgressing); c != nil &&
 		c.Status == metav1.ConditionFalse && (c.Reason == reasonDeadline || c.Reason == reasonFailed) {
-		return progress{}, advised{fmt.Errorf("the rollout of workload %s makes no progress: %s", w.Name, c.Message),
-			fmt.Sprintf("\"rikctl describe workload %s\" shows its instances, \"rikctl rollout undo workload/%s\" goes back", w.Name, w.Name)}
+		return progress{}, clierror.WithNext(fmt.Errorf("the rollout of workload %s makes no progress: %s", w.Name, c.Message),
+			fmt.Sprintf("\"rikctl describe workload %s\" shows its instances, \"rikctl rollout undo workload/%s\" goes back", w.Name, w.Name))
 	}
 	want := int32(1)
 	if w.Spec.Replicas != nil {
@@ -92,7 +93,7 @@ func undoTarget(revisions []rikv1alpha1.WorkloadRevision, current string, number
 		return r, nil
 	}
 	if number > 0 {
-		return nil, absentError{fmt.Errorf("revision %d does not exist; there are %s", number, numbers(sorted))}
+		return nil, clierror.NotFound(fmt.Errorf("revision %d does not exist; there are %s", number, numbers(sorted)))
 	}
 	return nil, errors.New("there is no earlier revision to return to")
 }
@@ -247,7 +248,7 @@ func (t *tool) rolloutStatus() *cobra.Command {
 		stop()
 		if errors.Is(err, context.DeadlineExceeded) {
 			what := append([]string{fmt.Sprintf("the rollout of workload %s; last seen: %s", key.Name, r.last)}, r.lastTroubles...)
-			return timeoutError{strings.Join(what, "\n")}
+			return clierror.TimeoutError{What: strings.Join(what, "\n")}
 		}
 		return err
 	})

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -53,7 +54,7 @@ func (t *trial) read(documents []document) ([]fileObject, error) {
 			err = object.UnmarshalJSON(data)
 		}
 		if err != nil {
-			return nil, invalidError{d.source, err}
+			return nil, clierror.InvalidError{Source: d.source, Err: err}
 		}
 		err = object.EachListItem(func(o runtime.Object) error {
 			out = append(out, fileObject{o.(*unstructured.Unstructured), d.source})
@@ -63,7 +64,7 @@ func (t *trial) read(documents []document) ([]fileObject, error) {
 			out, err = append(out, fileObject{object, d.source}), nil
 		}
 		if err != nil {
-			return nil, invalidError{d.source, err}
+			return nil, clierror.InvalidError{Source: d.source, Err: err}
 		}
 	}
 	for i := range out {
@@ -84,7 +85,7 @@ func (t *trial) locate(o fileObject) error {
 		return fmt.Errorf("%s: %w", o.source, err)
 	}
 	if o.GetName() == "" {
-		return invalidError{o.source, errors.New("metadata.name: required")}
+		return clierror.InvalidError{Source: o.source, Err: errors.New("metadata.name: required")}
 	}
 	switch namespace := o.GetNamespace(); {
 	case mapping.Scope.Name() != meta.RESTScopeNameNamespace:
@@ -92,7 +93,7 @@ func (t *trial) locate(o fileObject) error {
 	case namespace == "":
 		o.SetNamespace(t.namespace)
 	case t.strict && namespace != t.namespace:
-		return invalidError{o.source, fmt.Errorf("metadata.namespace: %s, but -n %s was asked for", namespace, t.namespace)}
+		return clierror.InvalidError{Source: o.source, Err: fmt.Errorf("metadata.namespace: %s, but -n %s was asked for", namespace, t.namespace)}
 	}
 	return nil
 }
@@ -113,7 +114,7 @@ func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstruct
 	}
 	// For a value of the wrong type, the server returns an error without a reason.
 	if err != nil && strings.Contains(err.Error(), "failed to create typed patch object") {
-		return nil, invalidError{o.source, errors.New(err.Error())}
+		return nil, clierror.InvalidError{Source: o.source, Err: errors.New(err.Error())}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o.source, err)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/served"
@@ -79,7 +80,7 @@ func (s *splitSite) becomes(t *testing.T, root, file string, want map[string]int
 			return err
 		}
 		s.stdin = file
-		if r := s.do(t, "plan", "-f", "-"); r.code != ExitOK {
+		if r := s.do(t, "plan", "-f", "-"); r.code != clierror.ExitOK {
 			return fmt.Errorf("it is not at rest: %s%s", r.out, r.err)
 		}
 		return nil
@@ -109,10 +110,10 @@ func tryOutcome(t *testing.T, s *splitSite) {
 		s.stdin = step.file
 		r := s.do(t, "plan", "-f", "-", "-o", "json")
 		var plans []planned
-		if err := json.Unmarshal([]byte(r.out), &plans); err != nil || r.code != ExitError {
+		if err := json.Unmarshal([]byte(r.out), &plans); err != nil || r.code != clierror.ExitError {
 			t.Fatalf("%s: planning ended with %d, %v: %s%s", step.name, r.code, err, r.out, r.err)
 		}
-		s.do(t, "apply", "-f", "-").check(t, ExitOK)
+		s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 		for i := range plans {
 			if plans[i].Namespace == s.namespace {
 				s.becomes(t, "site", step.file, plans[i].ends(), "east", "west")

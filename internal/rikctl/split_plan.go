@@ -16,6 +16,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -86,9 +87,9 @@ cat web.yaml | rikctl plan -f -`),
 			changes, err := t.runPlan(cmd.Context(), files, output)
 			switch {
 			case err != nil:
-				return aboveOne{ofDivision(err)}
+				return clierror.AboveOneOf(ofDivision(err))
 			case changes:
-				return exitError{ExitError}
+				return clierror.CodeError{Code: clierror.ExitError}
 			}
 			return nil
 		},
@@ -215,7 +216,7 @@ func (p *planner) layOne(ctx context.Context, trial *trial, o fileObject) error 
 	case clusterKind:
 		c, err := convert[workloadv1alpha1.Cluster](object)
 		if err != nil {
-			return invalidError{o.source, err}
+			return clierror.InvalidError{Source: o.source, Err: err}
 		}
 		if p.before.cluster(c.Name) == nil {
 			p.notes = append(p.notes, fmt.Sprintf("cluster %s is not registered: taken to be ready, and to take what others take", c.Name))
@@ -226,7 +227,7 @@ func (p *planner) layOne(ctx context.Context, trial *trial, o fileObject) error 
 	case placementKind:
 		placement, err := convert[workloadv1alpha1.Placement](object)
 		if err != nil {
-			return invalidError{o.source, err}
+			return clierror.InvalidError{Source: o.source, Err: err}
 		}
 		p.after.putPlacement(placement)
 		p.affected = append(p.affected, placement.Namespace)
@@ -246,7 +247,7 @@ func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured
 	switch loader.RoleOf(object, kind) {
 	case loader.Leaf:
 		owner, _ := loader.Owner(object, kind)
-		return invalidError{source, fmt.Errorf("%s is a part of %s: change that", object.GetName(), owner)}
+		return clierror.InvalidError{Source: source, Err: fmt.Errorf("%s is a part of %s: change that", object.GetName(), owner)}
 	case loader.Targeted:
 		targets := strings.Join(workloadv1alpha1.Targets(object.GetLabels()), ", ")
 		note := fmt.Sprintf("%s/%s is not divided: its labels send it to %s", strings.ToLower(kind.GVK.Kind), object.GetName(), targets)
@@ -395,8 +396,8 @@ func (p *planner) changes() bool {
 func (p *planner) problems() error {
 	for i := range p.plans {
 		if one := &p.plans[i]; len(one.Problems) > 0 && one.File != fileNotIn {
-			return advised{invalidError{one.title(), fmt.Errorf("%s", strings.Join(one.Problems, "; "))},
-				"the kcp takes the object, and changes no part of it until this is mended"}
+			return clierror.WithNext(clierror.InvalidError{Source: one.title(), Err: fmt.Errorf("%s", strings.Join(one.Problems, "; "))},
+				"the kcp takes the object, and changes no part of it until this is mended")
 		}
 	}
 	return nil

@@ -22,6 +22,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // snapshot holds the objects of a kcp from which splits are decided. It is a loader.Source that
@@ -169,7 +170,7 @@ func (s *snapshot) Places(ctx context.Context, namespace string, q loader.Query)
 			continue
 		}
 		list, err := s.list(ctx, kind)
-		if isUnknownType(err) || meta.IsNoMatchError(err) {
+		if clierror.IsUnknownType(err) || meta.IsNoMatchError(err) {
 			continue
 		}
 		if err != nil {

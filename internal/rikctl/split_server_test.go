@@ -21,6 +21,8 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/served"
@@ -41,7 +43,7 @@ func newSplitSite(t *testing.T) *splitSite {
 	s.env["RIKCONFIG"] = filepath.Join(s.server.DataDir, "config.yaml")
 	s.namespace = s.server.Namespace(t)
 	var err error
-	if s.c, err = client.New(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme}); err != nil {
+	if s.c, err = client.New(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme.Scheme}); err != nil {
 		t.Fatal(err)
 	}
 	s.create(t, deploymentsCRD())
@@ -167,7 +169,7 @@ func TestServerDivision(t *testing.T) {
 	t.Parallel()
 	s := newSplitSite(t)
 	s.stdin = s.root("web", 10)
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 	s.divide(t, "web", map[string]int32{"east": 5, "west": 5})
 	for _, part := range []struct {
 		name string
@@ -183,35 +185,35 @@ func TestServerDivision(t *testing.T) {
 
 func tryWhy(t *testing.T, s *splitSite) {
 	for _, line := range []string{"deployment/web", "deployments.apps/web", "deploy/web", "deployments.v1.apps/web"} {
-		s.do(t, "why", line).check(t, ExitOK, "is divided by its replicas, strategy even", "Whole:", "east", "west", "even: 1 of 2")
+		s.do(t, "why", line).check(t, clierror.ExitOK, "is divided by its replicas, strategy even", "Whole:", "east", "west", "even: 1 of 2")
 	}
-	s.do(t, "why", "deployment", "web").check(t, ExitOK, "even: 1 of 2")
-	s.do(t, "why", "deployment/web--west").check(t, ExitOK, "is the part of deployments.apps/web in cluster west", "even: 1 of 2")
+	s.do(t, "why", "deployment", "web").check(t, clierror.ExitOK, "even: 1 of 2")
+	s.do(t, "why", "deployment/web--west").check(t, clierror.ExitOK, "is the part of deployments.apps/web in cluster west", "even: 1 of 2")
 	var got division
 	r := s.do(t, "why", "deployment/web--west", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.Name != "web" || len(got.Clusters) != 2 || got.Clusters[0].Has != 5 {
 		t.Errorf("why -o json = %v, %s", err, r.out)
 	}
-	s.do(t, "why", "deployment/web", "-o", "wide").check(t, ExitUsage, "json or yaml")
-	s.do(t, "why", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
-	s.do(t, "why", "deploiment/web").check(t, ExitNotFound, "did you mean deployment")
-	s.do(t, "why", "deployment/").check(t, ExitUsage, "TYPE/NAME")
-	s.do(t, "why", "web").check(t, ExitNotFound, "rikctl why deployment/web")
-	s.do(t, "__complete", "why", "deployment", "w").check(t, ExitOK, "web--east")
+	s.do(t, "why", "deployment/web", "-o", "wide").check(t, clierror.ExitUsage, "json or yaml")
+	s.do(t, "why", "deployment/wob").check(t, clierror.ExitNotFound, `"wob" not found`)
+	s.do(t, "why", "deploiment/web").check(t, clierror.ExitNotFound, "did you mean deployment")
+	s.do(t, "why", "deployment/").check(t, clierror.ExitUsage, "TYPE/NAME")
+	s.do(t, "why", "web").check(t, clierror.ExitNotFound, "rikctl why deployment/web")
+	s.do(t, "__complete", "why", "deployment", "w").check(t, clierror.ExitOK, "web--east")
 
 	s.stdin = strings.Replace(s.root("fixed", 1), "{name: fixed}", `{name: fixed, labels: {workloads.kcp.dev/cluster: east}}`, 1)
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
-	s.do(t, "why", "deployment/fixed").check(t, ExitOK, "is not divided: its labels send it to east")
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/fixed").check(t, clierror.ExitOK, "is not divided: its labels send it to east")
 	s.stdin = `{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, labels: {sync.workloads.kcp.dev/east: "true", sync.workloads.kcp.dev/west: "true"}, annotations: {` +
 		workloadv1alpha1.FollowsAnnotation + `: "east"}}}`
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
-	s.do(t, "why", "configmap/settings").check(t, ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
+	s.do(t, "why", "configmap/settings").check(t, clierror.ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
 }
 
 // tryWhyLeaving explains the leaf of an unreachable cluster whose root was deleted.
 func tryWhyLeaving(t *testing.T, s *splitSite) {
 	s.stdin = s.root("old", 2)
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 	s.divide(t, "old", map[string]int32{"east": 2})
 	leaf := &unstructured.Unstructured{}
 	leaf.SetGroupVersionKind(deployments.GVK)
@@ -229,11 +231,11 @@ func tryWhyLeaving(t *testing.T, s *splitSite) {
 			_ = s.c.Update(context.Background(), leaf) // the namespace is deleted anyway
 		}
 	})
-	s.do(t, "delete", "deployment", "old").check(t, ExitOK)
-	s.do(t, "why", "deployment/old--east").check(t, ExitOK, "was the part in cluster east of a deployments.apps/old that has been deleted")
-	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, ExitOK)
-	s.do(t, "why", "deployment/old--east").check(t, ExitOK, "that has been deleted", "is being deleted since", "goes when cluster east has deleted it there")
-	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, ExitError, "no division that could be printed")
+	s.do(t, "delete", "deployment", "old").check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "was the part in cluster east of a deployments.apps/old that has been deleted")
+	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "that has been deleted", "is being deleted since", "goes when cluster east has deleted it there")
+	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, clierror.ExitError, "no division that could be printed")
 }
 
 func tryPlan(t *testing.T, s *splitSite) {
@@ -241,21 +243,21 @@ func tryPlan(t *testing.T, s *splitSite) {
 		s.stdin = stdin
 		return s.do(t, append([]string{"plan", "-f", "-"}, line...)...)
 	}
-	plan(s.root("web", 10)).check(t, ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 would change")
+	plan(s.root("web", 10)).check(t, clierror.ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 would change")
 	plan(s.root("web", 7)).check(t, 1, ", changed,", "Whole:", "1 of 1 would change")
 	plan(s.root("api", 3)).check(t, 1, "deployment/api", ", new,")
-	s.do(t, "get", "deployment", "api").check(t, ExitNotFound)
+	s.do(t, "get", "deployment", "api").check(t, clierror.ExitNotFound)
 	// The server sets the default.
 	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;")
 	plan(strings.Replace(s.root("web", 10), "{name: web}", `{name: web, annotations: {placement.workloads.kcp.dev/max-moves: many}}`, 1)).
-		check(t, ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
-	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, ExitInvalid, "spec.replicas")
-	plan("apiVersion: apps/v9\nkind: Deployment\nmetadata: {name: web}").check(t, ExitNotFound, "apps/v9")
-	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, ExitOK, "Nothing that is divided would change")
-	plan(s.root("web--east", 1)).check(t, ExitInvalid, "is a part of web")
-	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, ExitInvalid, "metadata.namespace: other")
-	s.do(t, "plan").check(t, ExitUsage, "-f FILE is required")
-	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, ExitUsage, "no such file")
+		check(t, clierror.ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
+	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, clierror.ExitInvalid, "spec.replicas")
+	plan("apiVersion: apps/v9\nkind: Deployment\nmetadata: {name: web}").check(t, clierror.ExitNotFound, "apps/v9")
+	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, clierror.ExitOK, "Nothing that is divided would change")
+	plan(s.root("web--east", 1)).check(t, clierror.ExitInvalid, "is a part of web")
+	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, clierror.ExitInvalid, "metadata.namespace: other")
+	s.do(t, "plan").check(t, clierror.ExitUsage, "-f FILE is required")
+	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, clierror.ExitUsage, "no such file")
 
 	// Fields of other owners: apply would be refused, and the plan reports that.
 	scaled := &unstructured.Unstructured{}
@@ -267,12 +269,12 @@ func tryPlan(t *testing.T, s *splitSite) {
 	}
 	plan(s.root("web", 7)).check(t, 1, "--force-conflicts", "somebody", ", changed,")
 	s.stdin = s.root("web", 10)
-	s.do(t, "apply", "-f", "-", "--force-conflicts").check(t, ExitOK)
+	s.do(t, "apply", "-f", "-", "--force-conflicts").check(t, clierror.ExitOK)
 
 	// A Placement or a Cluster shows the roots that it changes.
 	placement := `{apiVersion: workload.kcp.dev/v1alpha1, kind: Placement, metadata: {name: all}, spec: {selector: {}, strategy: weighted, weights: [{cluster: east, weight: 4}]}}`
 	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 would change")
-	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, ExitInvalid, "spec.strategy")
+	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, clierror.ExitInvalid, "spec.strategy")
 	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 would change")
 	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east}\nspec: {taints: [{key: old, effect: NoExecute}]}").check(t, 1, "the taint old:NoExecute is not tolerated")
 	// A namespace and the objects in it.
@@ -282,17 +284,17 @@ func tryPlan(t *testing.T, s *splitSite) {
 }
 
 func tryWhatif(t *testing.T, s *splitSite) {
-	s.do(t, "whatif").check(t, ExitUsage, "say what would happen")
-	s.do(t, "whatif", "--lose-cluster", "north").check(t, ExitNotFound, `"north" not found`, "rikctl get clusters")
-	s.do(t, "whatif", "--add-cluster", "east").check(t, ExitUsage, "there is a cluster east already")
-	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
+	s.do(t, "whatif").check(t, clierror.ExitUsage, "say what would happen")
+	s.do(t, "whatif", "--lose-cluster", "north").check(t, clierror.ExitNotFound, `"north" not found`, "rikctl get clusters")
+	s.do(t, "whatif", "--add-cluster", "east").check(t, clierror.ExitUsage, "there is a cluster east already")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
 	// Without a namespace, whatif covers all of them.
-	s.run(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, ExitOK, "1 of 1 objects")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, ExitError, "is not divided", "rikctl why")
-	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, ExitError, "not divided")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
-	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, ExitOK, "cluster: north", "then: 5", "unplaced: 0")
+	s.run(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, clierror.ExitOK, "1 of 1 objects")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, clierror.ExitError, "is not divided", "rikctl why")
+	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, clierror.ExitError, "not divided")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, clierror.ExitNotFound, `"wob" not found`)
+	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, clierror.ExitOK, "cluster: north", "then: 5", "unplaced: 0")
 	// None of these commands has written anything.
 	clusters := &workloadv1alpha1.ClusterList{}
 	if err := s.c.List(t.Context(), clusters); err != nil || len(clusters.Items) != 2 {
@@ -321,11 +323,11 @@ func tryReader(t *testing.T, s *splitSite) {
 	}
 	reader.stdin, stranger.stdin = s.root("web", 7), s.root("web", 7)
 	for _, line := range lines[:2] {
-		reader.run(t, slices.Concat(in(reader), line)...).check(t, ExitOK, "web", "east")
+		reader.run(t, slices.Concat(in(reader), line)...).check(t, clierror.ExitOK, "web", "east")
 	}
 	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you could not apply it", ", changed,", "Whole:        7;")
 	for _, line := range lines {
-		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, ExitDenied, "is forbidden", "looking needs get and list of clusters")
+		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, clierror.ExitDenied, "is forbidden", "looking needs get and list of clusters")
 	}
 }
 
@@ -342,7 +344,7 @@ func tryRequests(t *testing.T, s *splitSite) {
 		requests++
 		return c.List(ctx, list, options...)
 	}
-	base, err := client.NewWithWatch(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme})
+	base, err := client.NewWithWatch(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,15 +391,15 @@ func (s *splitSite) inNamespace(o *unstructured.Unstructured) *unstructured.Unst
 func TestServerDivisionNeedsAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitNotFound, "this server is no kcp", "rikctl config use")
-	s.do(t, "plan", "-f", s.file(t, manifest("web", ""))).check(t, ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.do(t, "plan", "-f", s.file(t, manifest("web", ""))).check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
 	s.workload(t, "web", "")
-	s.do(t, "why", "workload/web").check(t, ExitError, "has no instances", "rikctl create instance")
-	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, ExitOK)
-	s.do(t, "why", "workload/web").check(t, ExitOK, "as 2 instances", "rikctl why web-")
+	s.do(t, "why", "workload/web").check(t, clierror.ExitError, "has no instances", "rikctl create instance")
+	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, clierror.ExitOK)
+	s.do(t, "why", "workload/web").check(t, clierror.ExitOK, "as 2 instances", "rikctl why web-")
 	s.do(t, "apply", "-f", s.file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: api}\nspec: {selector: {matchLabels: {app: a}}, "+
-		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: \"registry.example/a:1\"}]}}}")).check(t, ExitOK)
-	s.do(t, "why", "deployment/api").check(t, ExitNotFound, "does not run yet", "rikctl describe deployments.apps/api")
-	s.do(t, "why", "workload", "wob").check(t, ExitNotFound, `"wob" not found`)
-	s.do(t, "why", "configmap/any").check(t, ExitNotFound, "this server is no kcp")
+		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: \"registry.example/a:1\"}]}}}")).check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/api").check(t, clierror.ExitNotFound, "does not run yet", "rikctl describe deployments.apps/api")
+	s.do(t, "why", "workload", "wob").check(t, clierror.ExitNotFound, `"wob" not found`)
+	s.do(t, "why", "configmap/any").check(t, clierror.ExitNotFound, "this server is no kcp")
 }

@@ -16,15 +16,13 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
-const (
-	nextForKCP = `"rikctl config use NAME" or --kubeconfig FILE chooses another server; "rik kcp" runs a kcp`
-	// nextForReader lists the permissions that explanations and plans need.
-	nextForReader = "looking needs get and list of clusters and placements (workload.kcp.dev), customresourcedefinitions (apiextensions.k8s.io), " +
-		"negotiatedapiresources (apiresource.kcp.dev), persistentvolumeclaims and services, and of the types that are divided; an administrator can grant it"
-)
+// nextForReader lists the permissions that explanations and plans need.
+const nextForReader = "looking needs get and list of clusters and placements (workload.kcp.dev), customresourcedefinitions (apiextensions.k8s.io), " +
+	"negotiatedapiresources (apiresource.kcp.dev), persistentvolumeclaims and services, and of the types that are divided; an administrator can grant it"
 
 // isKCP reports whether the server splits objects.
 func (t *tool) isKCP() (bool, error) {
@@ -45,7 +43,7 @@ func (t *tool) kcpClient() (client.Client, error) {
 	case err != nil:
 		return nil, err
 	case !is:
-		return nil, advised{errNoKCP, nextForKCP}
+		return nil, clierror.WithNext(clierror.ErrNoKCP, clierror.NextForKCP)
 	}
 	return t.Client()
 }
@@ -54,7 +52,7 @@ func (t *tool) kcpClient() (client.Client, error) {
 // decided.
 func ofDivision(err error) error {
 	if apierrors.IsForbidden(err) {
-		return advised{err, nextForReader}
+		return clierror.WithNext(err, nextForReader)
 	}
 	return err
 }

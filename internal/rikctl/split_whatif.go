@@ -21,6 +21,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -175,7 +176,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 	for _, ref := range refs {
 		kind, is := divided(types, ref.kind.GroupKind())
 		if !is {
-			return nil, advised{fmt.Errorf("%s: objects of this type are not divided", ref), "they go where the objects go that need them"}
+			return nil, clierror.WithNext(fmt.Errorf("%s: objects of this type are not divided", ref), "they go where the objects go that need them")
 		}
 		like := &unstructured.Unstructured{}
 		like.SetGroupVersionKind(kind.GVK)
@@ -188,7 +189,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 		case object == nil:
 			return nil, apierrors.NewNotFound(ref.resource, ref.name)
 		case loader.RoleOf(object, kind) != loader.Root:
-			return nil, advised{fmt.Errorf("%s is not divided", ref), fmt.Sprintf("\"rikctl why %s\" says why", ref)}
+			return nil, clierror.WithNext(fmt.Errorf("%s is not divided", ref), fmt.Sprintf("\"rikctl why %s\" says why", ref))
 		}
 		out = append(out, plannedRoot{object, kind})
 	}
@@ -208,8 +209,8 @@ func (s *scenario) apply(after *snapshot, now time.Time) error {
 		for _, name := range names {
 			found := after.cluster(name)
 			if found == nil {
-				return advised{apierrors.NewNotFound(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters").GroupResource(), name),
-					`"rikctl get clusters" shows those that are registered`}
+				return clierror.WithNext(apierrors.NewNotFound(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters").GroupResource(), name),
+					`"rikctl get clusters" shows those that are registered`)
 			}
 			found = found.DeepCopy()
 			to(found)

@@ -19,6 +19,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -246,7 +247,7 @@ func targeted(ref reference, o *unstructured.Unstructured) string {
 
 // whyInstances explains the instances of an object in a rik cluster.
 func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference, namespace string) error {
-	elsewhere := advised{fmt.Errorf("%s is not divided: %w", ref, errNoKCP), nextForKCP}
+	elsewhere := clierror.WithNext(fmt.Errorf("%s is not divided: %w", ref, clierror.ErrNoKCP), clierror.NextForKCP)
 	if ref.resource.Group != rikv1alpha1.GroupName && ref.resource.String() != "deployments.apps" {
 		return elsewhere
 	}
@@ -259,11 +260,11 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 	// A Deployment runs as the Workload with the same name.
 	workload := &rikv1alpha1.Workload{}
 	if err := c.Get(ctx, key, workload); err != nil {
-		if isUnknownType(err) || meta.IsNoMatchError(err) {
+		if clierror.IsUnknownType(err) || meta.IsNoMatchError(err) {
 			return elsewhere
 		}
-		return advised{fmt.Errorf("%s does not run yet: %w", ref, err),
-			"a controller runs it as a workload of the same name; \"rikctl describe " + ref.String() + "\" shows what it says"}
+		return clierror.WithNext(fmt.Errorf("%s does not run yet: %w", ref, err),
+			"a controller runs it as a workload of the same name; \"rikctl describe "+ref.String()+"\" shows what it says")
 	}
 	instances, err := target{workload: true, name: workload.Name}.instances(ctx, c, namespace)
 	if err != nil {

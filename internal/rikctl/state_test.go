@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 func TestTheStateOfAnObjectInWords(t *testing.T) {
@@ -23,7 +25,7 @@ func TestTheStateOfAnObjectInWords(t *testing.T) {
 	if got := stateOf(&unstructured.Unstructured{Object: map[string]any{}}); got != "" {
 		t.Errorf("stateOf(nothing) = %q", got)
 	}
-	if !errors.As(error(timeoutError{"x"}), new(timeoutError)) {
+	if !errors.As(error(clierror.TimeoutError{What: "x"}), new(clierror.TimeoutError)) {
 		t.Error("a timeout has no code")
 	}
 }

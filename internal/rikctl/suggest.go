@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // unknownType finds the word in the error about an unknown type.
@@ -44,7 +46,7 @@ func placeOf(word string) string {
 
 // suggest adds the next step to the outcome of a failed command line, if the error and the server
 // show what the user meant.
-func (t *tool) suggest(ctx context.Context, o outcome, args []string) outcome {
+func (t *tool) suggest(ctx context.Context, o clierror.Outcome, args []string) clierror.Outcome {
 	o = t.suggestType(ctx, o, args)
 	o = t.suggestTarget(ctx, o, args)
 	return t.suggestConfig(o, args)
@@ -52,21 +54,21 @@ func (t *tool) suggest(ctx context.Context, o outcome, args []string) outcome {
 
 // suggestType adds a suggestion to the outcome of a command with a mistyped type, or with the
 // name of an object in place of a type.
-func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcome {
-	if m := unknownKindText.FindStringSubmatch(o.text); m != nil && placeOf(m[1]) != "" && !strings.Contains(o.text, `in version "v0"`) {
-		o.next = placeOf(m[1])
+func (t *tool) suggestType(ctx context.Context, o clierror.Outcome, args []string) clierror.Outcome {
+	if m := unknownKindText.FindStringSubmatch(o.Text); m != nil && placeOf(m[1]) != "" && !strings.Contains(o.Text, `in version "v0"`) {
+		o.Next = placeOf(m[1])
 		return o
 	}
-	m := unknownType.FindStringSubmatch(o.text)
+	m := unknownType.FindStringSubmatch(o.Text)
 	if m == nil {
 		return o
 	}
 	if next := placeOf(m[1]); next != "" {
-		o.next = next
+		o.Next = next
 		return o
 	}
 	if next := t.asName(ctx, m[1], args); next != "" {
-		o.next = next
+		o.Next = next
 		return o
 	}
 	d, err := t.Getter.ToDiscoveryClient()
@@ -84,7 +86,7 @@ func (t *tool) suggestType(ctx context.Context, o outcome, args []string) outcom
 		}
 	}
 	if near := similar(m[1], words); len(near) > 0 {
-		o.next = fmt.Sprintf("did you mean %s? %s", strings.Join(near, " or "), nextForType)
+		o.Next = fmt.Sprintf("did you mean %s? %s", strings.Join(near, " or "), clierror.NextForType)
 	}
 	return o
 }

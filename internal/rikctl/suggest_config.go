@@ -8,19 +8,20 @@ import (
 	"net/url"
 	"strings"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
 // suggestConfig suggests a working command to a user whose configuration has no credentials,
 // like those of the published clients.
-func (t *tool) suggestConfig(o outcome, args []string) outcome {
+func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome {
 	found := t.Getter.found
 	if found == nil || t.Getter.kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
 		return o
 	}
 	server := found.File.Cluster.Server
 	if !onThisMachine(server) {
-		o.next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", origin(found), server)
+		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", origin(found), server)
 		return o
 	}
 	path := t.Getter.source.SystemPath()
@@ -29,18 +30,18 @@ func (t *tool) suggestConfig(o outcome, args []string) outcome {
 	case errors.Is(err, fs.ErrPermission):
 		sudo = "sudo "
 	case err != nil:
-		o.next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: name config.yaml of the server's --data-dir with --config or $RIKCONFIG (%s does not exist)", origin(found), server, path)
+		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: name config.yaml of the server's --data-dir with --config or $RIKCONFIG (%s does not exist)", origin(found), server, path)
 		return o
 	}
 	line := cmdline.CommandLine(append([]string{"--config=" + path}, withoutConfig(args)...))
-	o.next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", origin(found), sudo, line)
+	o.Next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", origin(found), sudo, line)
 	return o
 }
 
 // needsCredentials reports whether the client does not trust the server's certificate, or the
 // server does not accept the client.
-func needsCredentials(o outcome) bool {
-	return o.code == ExitDenied || containsAny(o.text, []string{"certificate signed by unknown authority", "failed to verify certificate"}) || isForeign(o.text)
+func needsCredentials(o clierror.Outcome) bool {
+	return o.Code == clierror.ExitDenied || clierror.ContainsAny(o.Text, []string{"certificate signed by unknown authority", "failed to verify certificate"}) || clierror.IsForeign(o.Text)
 }
 
 // withoutConfig removes the flag that names a configuration.

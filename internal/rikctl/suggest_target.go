@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -25,12 +26,12 @@ var onInstances = []string{"logs", "exec", "port-forward"}
 
 // suggestTarget suggests workload/NAME if the user gave the name of a workload as the name of an
 // instance.
-func (t *tool) suggestTarget(ctx context.Context, o outcome, args []string) outcome {
-	m := unknownInstance.FindStringSubmatch(o.text)
+func (t *tool) suggestTarget(ctx context.Context, o clierror.Outcome, args []string) clierror.Outcome {
+	m := unknownInstance.FindStringSubmatch(o.Text)
 	if m == nil || !slices.Contains(onInstances, commandWord(args)) || !t.exists(ctx, &rikv1alpha1.Workload{}, m[1], true) {
 		return o
 	}
-	o.next = fmt.Sprintf("%s is a workload: %s", m[1], cmdline.CommandLine(replacedWord(args, m[1], "workload/"+m[1])))
+	o.Next = fmt.Sprintf("%s is a workload: %s", m[1], cmdline.CommandLine(replacedWord(args, m[1], "workload/"+m[1])))
 	return o
 }
 

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -73,8 +74,8 @@ func (tg target) instances(ctx context.Context, c client.Client, namespace strin
 	}
 	all, err := instancesOf(ctx, c, w)
 	if err == nil && len(all) == 0 {
-		err = advised{fmt.Errorf("workload %s has no instances", tg.name),
-			fmt.Sprintf("\"rikctl create instance -w %s\" starts one", tg.name)}
+		err = clierror.WithNext(fmt.Errorf("workload %s has no instances", tg.name),
+			fmt.Sprintf("\"rikctl create instance -w %s\" starts one", tg.name))
 	}
 	return all, err
 }
@@ -161,8 +162,8 @@ func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alp
 	if err := validateContainer(i, container); err != nil {
 		return nil, err
 	}
-	return nil, advised{fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
-		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+	return nil, clierror.WithNext(fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
+		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name))
 }
 
 // validateContainer reports what prevents running a command in the named container, as far as
@@ -175,12 +176,12 @@ func validateContainer(i *rikv1alpha1.Instance, name string) error {
 	var names []string
 	for _, c := range all {
 		if c.Name == name {
-			return advised{fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(phaseOf(i)))),
-				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name)}
+			return clierror.WithNext(fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(phaseOf(i)))),
+				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name))
 		}
 		names = append(names, c.Name)
 	}
-	return invalidError{"instance " + i.Name, fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
+	return clierror.InvalidError{Source: "instance " + i.Name, Err: fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
 }
 
 // containerRuns reports whether the status shows the container as running. Without a name it

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -98,9 +99,9 @@ func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error 
 	case ctx.Err() != nil:
 		return err
 	case wait.Interrupted(err) || errors.Is(err, context.DeadlineExceeded):
-		return advised{timeoutError{fmt.Sprintf("the namespace and the rights of tenant %s: %s", r.name, seen)}, next}
+		return clierror.WithNext(clierror.TimeoutError{What: fmt.Sprintf("the namespace and the rights of tenant %s: %s", r.name, seen)}, next)
 	case apierrors.IsAlreadyExists(err):
-		return advised{err, fmt.Sprintf("\"rikctl delete tenant %s\", and create one of another name", r.name)}
+		return clierror.WithNext(err, fmt.Sprintf("\"rikctl delete tenant %s\", and create one of another name", r.name))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 func TestValidateTenant(t *testing.T) {
@@ -16,17 +17,17 @@ func TestValidateTenant(t *testing.T) {
 		said      string
 		code      int
 	}{
-		"nothing yet": {metav1.Condition{Type: "Other", Status: metav1.ConditionTrue}, false, unseen, ExitOK},
-		"not made":    {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "slow"}, false, "slow", ExitOK},
-		"made":        {metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Message: "made"}, true, "made", ExitOK},
-		"taken":       {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}, false, "taken", ExitConflict},
+		"nothing yet": {metav1.Condition{Type: "Other", Status: metav1.ConditionTrue}, false, unseen, clierror.ExitOK},
+		"not made":    {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "slow"}, false, "slow", clierror.ExitOK},
+		"made":        {metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Message: "made"}, true, "made", clierror.ExitOK},
+		"taken":       {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}, false, "taken", clierror.ExitConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			done, said, err := validateTenant(&rikv1alpha1.Tenant{Status: rikv1alpha1.TenantStatus{Conditions: []metav1.Condition{tc.condition}}})
-			code := ExitOK
+			code := clierror.ExitOK
 			if err != nil {
-				code = validate(err, "").code
+				code = clierror.OutcomeOf(err, "").Code
 			}
 			if done != tc.done || said != tc.said || code != tc.code {
 				t.Errorf("judgeTenant = %v, %q, %v", done, said, err)

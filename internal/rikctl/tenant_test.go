@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/testkit/served"
 )
 
@@ -45,9 +46,9 @@ func TestServerCreateTenantWaits(t *testing.T) {
 		code       int
 		words      []string
 	}{
-		"made":    {[]metav1.Condition{notYet, made}, served.Timeout.String(), ExitOK, []string{"created"}},
-		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
-		"nothing": {nil, "1s", ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
+		"made":    {[]metav1.Condition{notYet, made}, served.Timeout.String(), clierror.ExitOK, []string{"created"}},
+		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), clierror.ExitConflict, []string{"already exists", "next:", "of another name"}},
+		"nothing": {nil, "1s", clierror.ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
@@ -189,7 +190,7 @@ func (t *tool) deleteToken(ctx context.Context, id string) error {
 	}
 	err = c.Delete().AbsPath(jointoken.Path, id).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
-		return advised{err, `"rikctl token list" shows the tokens; a token's ID is its third part, between the dots`}
+		return clierror.WithNext(err, `"rikctl token list" shows the tokens; a token's ID is its third part, between the dots`)
 	}
 	if err != nil {
 		return fmt.Errorf("revoking join token %s: %w", id, err)

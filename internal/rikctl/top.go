@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -87,8 +88,8 @@ func (t *tool) usages(ctx context.Context, kind, namespace string, names []strin
 	}
 	data, err := t.Raw(ctx, []string{"rik", "metrics", kind}, query)
 	if apierrors.IsNotFound(err) {
-		return nil, advised{fmt.Errorf("the server has no metrics of %s: %w", kind, err),
-			"they come from the controller of a rik cluster: is this one of an older version, or its controller not running?"}
+		return nil, clierror.WithNext(fmt.Errorf("the server has no metrics of %s: %w", kind, err),
+			"they come from the controller of a rik cluster: is this one of an older version, or its controller not running?")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("asking for the metrics of %s: %w", kind, err)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
@@ -132,9 +133,9 @@ func TestWaitSaysWhatItSaw(t *testing.T) {
 		code    int
 		says    []string
 	}{
-		"timeout": {false, "2s", ExitUnreachable, []string{"instances/web-1", "phase Creating", "reason ImagePullFailed"}},
-		"once":    {false, "0s", ExitUnreachable, []string{"condition not met", "phase Creating"}},
-		"deleted": {true, "10m", ExitNotFound, []string{"instances/web-1 was deleted while it was waited for"}},
+		"timeout": {false, "2s", clierror.ExitUnreachable, []string{"instances/web-1", "phase Creating", "reason ImagePullFailed"}},
+		"once":    {false, "0s", clierror.ExitUnreachable, []string{"condition not met", "phase Creating"}},
+		"deleted": {true, "10m", clierror.ExitNotFound, []string{"instances/web-1 was deleted while it was waited for"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -23,6 +23,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -125,7 +126,7 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 				default:
 					continue
 				}
-				cancel(absentError{fmt.Errorf("%s/%s was deleted while it was waited for", info.Mapping.Resource.Resource, info.Name)})
+				cancel(clierror.NotFound(fmt.Errorf("%s/%s was deleted while it was waited for", info.Mapping.Resource.Resource, info.Name)))
 				return
 			}
 		})
@@ -133,7 +134,7 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 		deleted := context.Cause(waiting)
 		cancel(nil)
 		group.Wait()
-		var absent absentError
+		var absent clierror.AbsentError
 		switch {
 		case done || err == nil:
 			return object, done, err
@@ -186,7 +187,7 @@ func withState(ctx context.Context, err error, objects dynamic.ResourceInterface
 	if !strings.HasPrefix(err.Error(), "timed out") {
 		return errors.New(what) // with --timeout=0
 	}
-	return timeoutError{what}
+	return clierror.TimeoutError{What: what}
 }
 
 // stateWithin is the timeout for reading that state.

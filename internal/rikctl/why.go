@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
@@ -74,8 +75,8 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	i := &rikv1alpha1.Instance{}
 	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: instance}, i)
 	if meta.IsNoMatchError(err) {
-		return advised{fmt.Errorf("the server has no instances: %w", err),
-			"of a kcp ask for what it divides, such as \"rikctl why deployment/" + instance + "\""}
+		return clierror.WithNext(fmt.Errorf("the server has no instances: %w", err),
+			"of a kcp ask for what it divides, such as \"rikctl why deployment/"+instance+"\"")
 	}
 	if err != nil {
 		return err
@@ -87,11 +88,11 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	data, err := t.Raw(ctx, []string{"rik", "why", namespace, instance}, nil)
 	switch {
 	case apierrors.IsNotFound(err):
-		return advised{fmt.Errorf("the server explains no placement of instance %s: %w", instance, err),
-			"\"rikctl describe instance " + instance + "\" shows the reason that was recorded"}
+		return clierror.WithNext(fmt.Errorf("the server explains no placement of instance %s: %w", instance, err),
+			"\"rikctl describe instance "+instance+"\" shows the reason that was recorded")
 	case apierrors.HasStatusCause(err, schedulerv1.CauseUnavailable):
-		return advised{fmt.Errorf("asking why instance %s is %s: %w", instance, phaseOf(i), err),
-			"start the scheduler, or look into its log and at --scheduler-url of the controller; \"rikctl describe instance " + instance + "\" shows what is recorded"}
+		return clierror.WithNext(fmt.Errorf("asking why instance %s is %s: %w", instance, phaseOf(i), err),
+			"start the scheduler, or look into its log and at --scheduler-url of the controller; \"rikctl describe instance "+instance+"\" shows what is recorded")
 	case err != nil:
 		return fmt.Errorf("asking for the explanation of instance %s: %w", instance, err)
 	}

@@ -1,4 +1,4 @@
-package rikctl
+package clierror
 
 import (
 	"strings"
@@ -16,15 +16,15 @@ func TestAnErrorOfTheServersOwnIsNoConnectionOfOurs(t *testing.T) {
 		"Error from server: read tcp 10.0.0.5:5432: i/o timeout",
 		"Error from server (ServiceUnavailable): the cluster's datastore did not answer",
 	} {
-		o := validateText(text, ExitError, server)
-		if strings.Contains(o.next, "nothing listens") || strings.Contains(o.next, "check that") || strings.Contains(o.next, "not known") {
-			t.Errorf("%q leads to %q", text, o.next)
+		o := outcomeOfText(text, ExitError, server)
+		if strings.Contains(o.Next, "nothing listens") || strings.Contains(o.Next, "check that") || strings.Contains(o.Next, "not known") {
+			t.Errorf("%q leads to %q", text, o.Next)
 		}
-		if o.next == "" {
+		if o.Next == "" {
 			t.Errorf("%q leads to nothing", text)
 		}
 	}
-	if o := validateText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.next, "nothing listens at "+server) {
-		t.Errorf("a refused connection of ours leads to %q", o.next)
+	if o := outcomeOfText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.Next, "nothing listens at "+server) {
+		t.Errorf("a refused connection of ours leads to %q", o.Next)
 	}
 }

@@ -1,4 +1,7 @@
-package rikctl
+// Package clierror has the errors of rikctl and what each of them means to the user: the exit
+// code, the message and the next step. Commands return errors with the types of this package, or
+// those of kubectl and of the API server. OutcomeOf turns any of them into an Outcome.
+package clierror
 
 import (
 	"context"
@@ -13,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
-	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -41,54 +43,25 @@ const (
 	ExitInterrupted = 130
 )
 
-// outcome is the message and the exit code of a failed command.
-type outcome struct {
-	code int
-	text string
-	next string
+// Outcome is the message and the exit code of a failed command.
+type Outcome struct {
+	// Code is the exit code.
+	Code int
+	// Text is the message; empty if the command has printed it.
+	Text string
+	// Next is the next step; empty if there is none.
+	Next string
 }
 
-func (o outcome) print(w io.Writer) {
-	if o.text != "" {
-		_, _ = fmt.Fprintln(w, strings.ReplaceAll(o.text, "See 'kubectl ", "See '"+cmdline.Program+" "))
+// Print writes the message and the next step.
+func (o Outcome) Print(w io.Writer) {
+	if o.Text != "" {
+		_, _ = fmt.Fprintln(w, strings.ReplaceAll(o.Text, "See 'kubectl ", "See '"+cmdline.Program+" "))
 	}
-	if o.next != "" {
-		_, _ = fmt.Fprintln(w, "next: "+o.next)
+	if o.Next != "" {
+		_, _ = fmt.Fprintln(w, "next: "+o.Next)
 	}
 }
-
-// exitError ends the process with a code and without a message.
-type exitError struct{ code int }
-
-// Error implements error; users never see it.
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
-
-// timeoutError reports a wait that timed out.
-type timeoutError struct{ what string }
-
-// Error names what did not happen.
-func (e timeoutError) Error() string { return "timed out waiting for " + e.what }
-
-// absentError reports that something does not exist which has no API type.
-type absentError struct{ error }
-
-// Unwrap returns the error itself.
-func (a absentError) Unwrap() error { return a.error }
-
-// aboveOne is an error of a command for which exit code 1 has another meaning.
-type aboveOne struct{ error }
-
-// Unwrap returns the error itself.
-func (a aboveOne) Unwrap() error { return a.error }
-
-// advised is an error with a next step.
-type advised struct {
-	error
-	next string
-}
-
-// Unwrap returns the error itself.
-func (a advised) Unwrap() error { return a.error }
 
 // misconfigured is an error in the configuration.
 type misconfigured interface {
@@ -97,149 +70,151 @@ type misconfigured interface {
 	Next() string
 }
 
-// validate returns the message and the exit code for an error.
-func validate(err error, server string) outcome {
+// OutcomeOf returns the message, the exit code and the next step for an error. server is the
+// address of the API server for the message; empty if it is unknown.
+func OutcomeOf(err error, server string) Outcome {
 	var (
-		exit     exitError
-		stopped  *fatal
+		exit     CodeError
+		stopped  *FatalError
 		usage    cmdline.UsageError
 		reported cmdline.AdvisedError
-		file     fileError
+		file     FileError
 		setup    misconfigured
-		advice   advised
+		advice   AdvisedError
 		// scripted: code 1 has another meaning
-		scripted aboveOne
+		scripted AboveOne
 	)
 	switch {
 	case errors.As(err, &exit):
-		return outcome{code: exit.code}
+		return Outcome{Code: exit.Code}
 	case errors.Is(err, context.Canceled):
-		return outcome{code: ExitInterrupted}
+		return Outcome{Code: ExitInterrupted}
 	case errors.As(err, &stopped):
-		return validateText(stopped.Error(), stopped.code, server)
+		return outcomeOfText(stopped.Error(), stopped.Code, server)
 	case errors.As(err, &reported):
-		return outcome{ExitUsage, "error: " + reported.Error(), reported.Next}
+		return Outcome{ExitUsage, "error: " + reported.Error(), reported.Next}
 	case errors.As(err, &usage):
-		return outcome{ExitUsage, "error: " + usage.Error(), cmdline.NextHelp(usage.Command)}
+		return Outcome{ExitUsage, "error: " + usage.Error(), cmdline.NextHelp(usage.Command)}
 	case errors.As(err, &file):
-		return outcome{ExitUsage, "error: " + err.Error(), ""}
+		return Outcome{ExitUsage, "error: " + err.Error(), ""}
 	case errors.As(err, &setup):
-		return outcome{ExitUsage, "error: " + setup.Error(), setup.Next()}
+		return Outcome{ExitUsage, "error: " + setup.Error(), setup.Next()}
 	}
-	o := validateTyped(err, server)
+	o := outcomeOfTyped(err, server)
 	if errors.As(err, &advice) {
-		o.next = advice.next
+		o.Next = advice.next
 	}
-	if errors.As(err, &scripted) && o.code == ExitError {
-		o.code = ExitUsage
+	if errors.As(err, &scripted) && o.Code == ExitError {
+		o.Code = ExitUsage
 	}
 	return o
 }
 
-func validateTyped(err error, server string) outcome {
-	var late timeoutError
+func outcomeOfTyped(err error, server string) Outcome {
+	var late TimeoutError
 	if errors.As(err, &late) || errors.Is(err, context.DeadlineExceeded) {
-		return outcome{code: ExitUnreachable, text: "error: " + err.Error()}
+		return Outcome{Code: ExitUnreachable, Text: "error: " + err.Error()}
 	}
-	if absent := (absentError{}); errors.Is(err, errNoKCP) || errors.As(err, &absent) {
-		return outcome{code: ExitNotFound, text: "error: " + err.Error()}
+	if absent := (AbsentError{}); errors.Is(err, ErrNoKCP) || errors.As(err, &absent) {
+		return Outcome{Code: ExitNotFound, Text: "error: " + err.Error()}
 	}
 	if meta.IsNoMatchError(err) {
-		return outcome{ExitNotFound, "error: " + err.Error(), nextForType}
+		return Outcome{ExitNotFound, "error: " + err.Error(), NextForType}
 	}
-	if status := apierrors.APIStatus(nil); errors.As(err, &status) && !isForeign(err.Error()) {
+	if status := apierrors.APIStatus(nil); errors.As(err, &status) && !IsForeign(err.Error()) {
 		if status.Status().Reason == metav1.StatusReasonUnsupportedMediaType && status.Status().Message == "unknown" {
 			return foreign("error: "+err.Error(), server)
 		}
-		o := validateReason(status.Status().Reason, server)
-		o.text = "error: " + err.Error()
+		o := outcomeOfReason(status.Status().Reason, server)
+		o.Text = "error: " + err.Error()
 		return o
 	}
 	if text, known := cmdutil.StandardErrorMessage(err); known {
-		return validateText(text, ExitError, server)
+		return outcomeOfText(text, ExitError, server)
 	}
 	code := ExitError
-	if invalid := (invalidError{}); errors.As(err, &invalid) {
+	if invalid := (InvalidError{}); errors.As(err, &invalid) {
 		code = ExitInvalid
 	}
-	return validateText("error: "+err.Error(), code, server)
+	return outcomeOfText("error: "+err.Error(), code, server)
 }
 
-const nextForType = `"rikctl api-resources" lists the types that the server has`
+const NextForType = `"rikctl api-resources" lists the types that the server has`
 
-// validateReason maps an API server's reason to an exit code.
-func validateReason(reason metav1.StatusReason, server string) outcome {
+// outcomeOfReason maps an API server's reason to an exit code.
+func outcomeOfReason(reason metav1.StatusReason, server string) Outcome {
 	switch reason {
 	case metav1.StatusReasonNotFound, metav1.StatusReasonGone:
-		return outcome{code: ExitNotFound}
+		return Outcome{Code: ExitNotFound}
 	case metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict:
-		return outcome{code: ExitConflict}
+		return Outcome{Code: ExitConflict}
 	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest,
 		metav1.StatusReasonMethodNotAllowed, metav1.StatusReasonRequestEntityTooLarge,
 		metav1.StatusReasonNotAcceptable, metav1.StatusReasonUnsupportedMediaType:
-		return outcome{code: ExitInvalid}
+		return Outcome{Code: ExitInvalid}
 	case metav1.StatusReasonUnauthorized:
-		return outcome{code: ExitDenied, next: fmt.Sprintf("%s does not know the credentials of the configuration: \"rikctl config view\" shows which are used", server)}
+		return Outcome{Code: ExitDenied, Next: fmt.Sprintf("%s does not know the credentials of the configuration: \"rikctl config view\" shows which are used", server)}
 	case metav1.StatusReasonForbidden:
-		return outcome{code: ExitDenied, next: `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`}
+		return Outcome{Code: ExitDenied, Next: `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`}
 	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
 		metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable:
-		return outcome{code: ExitUnreachable, next: "try again in a moment"}
+		return Outcome{Code: ExitUnreachable, Next: "try again in a moment"}
 	}
-	return outcome{code: ExitError}
+	return Outcome{Code: ExitError}
 }
 
 // serverReason finds the reason in kubectl's text of a server error.
 var serverReason = regexp.MustCompile(`Error from server \((\w+)\)`)
 
-// validateText handles errors of which only the text is left.
-func validateText(text string, code int, server string) outcome {
+// outcomeOfText handles errors of which only the text is left.
+func outcomeOfText(text string, code int, server string) Outcome {
 	// Remove kubectl's advice, because no CRDs exist for the types that rik lacks.
 	text = strings.ReplaceAll(text, "\nensure CRDs are installed first", "")
-	o := outcome{code: code, text: text}
-	if isForeign(text) {
+	o := Outcome{Code: code, Text: text}
+	if IsForeign(text) {
 		return foreign(text, server)
 	}
-	if o.code == ExitOK {
-		o.code = ExitError
+	if o.Code == ExitOK {
+		o.Code = ExitError
 	}
 	if m := serverReason.FindStringSubmatch(text); m != nil {
-		o = validateReason(metav1.StatusReason(m[1]), server)
-		o.text = text
+		o = outcomeOfReason(metav1.StatusReason(m[1]), server)
+		o.Text = text
 		return o
 	}
-	if strings.HasPrefix(text, "Error from server: ") && containsAny(text, ofConnections) {
-		o.next = server + " answered that it met an error of its own: its log says more"
+	if strings.HasPrefix(text, "Error from server: ") && ContainsAny(text, ofConnections) {
+		o.Next = server + " answered that it met an error of its own: its log says more"
 		return o
 	}
 	for _, rule := range textRules {
-		if !containsAny(text, rule.marks) {
+		if !ContainsAny(text, rule.marks) {
 			continue
 		}
-		o.code, o.next = rule.code, rule.next
-		if strings.Contains(o.next, "%s") {
-			o.next = fmt.Sprintf(o.next, server)
+		o.Code, o.Next = rule.code, rule.next
+		if strings.Contains(o.Next, "%s") {
+			o.Next = fmt.Sprintf(o.Next, server)
 		}
 		return o
 	}
 	return o
 }
 
-func foreign(text, server string) outcome {
-	return outcome{ExitUsage, text, server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port, which is 5000 unless the server was told another"}
+func foreign(text, server string) Outcome {
+	return Outcome{ExitUsage, text, server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port, which is 5000 unless the server was told another"}
 }
 
-// isForeign reports whether the answer is not from an API server: the client spoke plain HTTP to
+// IsForeign reports whether the answer is not from an API server: the client spoke plain HTTP to
 // the TLS port, or the port belongs to another program.
-func isForeign(text string) bool {
-	return containsAny(text, []string{
+func IsForeign(text string) bool {
+	return ContainsAny(text, []string{
 		"the server rejected our request for an unknown reason",
 		// gRPC answers other protocols with this, on the ports of the scheduler and of nodes.
 		"(UnsupportedMediaType): unknown",
 	})
 }
 
-func containsAny(text string, marks []string) bool {
+// ContainsAny reports whether a text contains one of the marks.
+func ContainsAny(text string, marks []string) bool {
 	for _, m := range marks {
 		if strings.Contains(text, m) {
 			return true
@@ -278,7 +253,7 @@ var textRules = []struct {
 	{[]string{"timed out waiting", "deadline exceeded", "timed out", "condition not met"}, ExitUnreachable, ""},
 	{[]string{`no matches for kind "Pod" in version "v0"`, `no matches for kind "Function" in version`}, ExitInvalid,
 		`the file is a definition in the published form: "rikctl create workload -f FILE" takes it`},
-	{[]string{"the server doesn't have a resource type", "no matches for kind", "no kind is registered"}, ExitNotFound, nextForType},
+	{[]string{"the server doesn't have a resource type", "no matches for kind", "no kind is registered"}, ExitNotFound, NextForType},
 	{[]string{"field not declared in schema", "unknown field", "is invalid", "strict decoding error", "failed to create typed patch object"}, ExitInvalid, ""},
 	{[]string{"Apply failed with"}, ExitConflict,
 		`leave the field out of the file to keep its value, or take it over with "rikctl apply --force-conflicts"`},
@@ -291,46 +266,4 @@ var textRules = []struct {
 		"must be specified", "Unexpected args", "You must specify", "must specify", "invalid argument", "required flag(s)",
 		"no name was specified", "Invalid timeout value", "doesn't work with --server-side"}, ExitUsage, ""},
 	{[]string{"not found"}, ExitNotFound, ""},
-}
-
-// fileError reports a file of the command line that cannot be read.
-type fileError struct{ error }
-
-// Unwrap returns the cause.
-func (e fileError) Unwrap() error { return e.error }
-
-// invalidError reports a file whose content is invalid.
-type invalidError struct {
-	source string
-	err    error
-}
-
-// Error names the file and the mistake.
-func (e invalidError) Error() string { return e.source + ": " + e.err.Error() }
-
-// Unwrap returns the cause.
-func (e invalidError) Unwrap() error { return e.err }
-
-// malformedError reports a file that is not YAML.
-type malformedError struct{ invalidError }
-
-// Unwrap returns the cause.
-func (e malformedError) Unwrap() error { return e.invalidError }
-
-// fatal is the panic value that carries an error out of kubectl's commands.
-type fatal struct {
-	message string
-	code    int
-}
-
-// Error is the text that kubectl would have printed.
-func (f *fatal) Error() string { return strings.TrimSpace(f.message) }
-
-// errNoKCP reports a server that does not split objects.
-var errNoKCP = errors.New("this server is no kcp: it serves no clusters." + workloadv1alpha1.GroupName)
-
-// isUnknownType reports whether the server lacks the type, as opposed to the object. The status
-// has this cause only if no handler of the type made the answer.
-func isUnknownType(err error) bool {
-	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

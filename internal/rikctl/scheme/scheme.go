@@ -1,4 +1,4 @@
-package rikctl
+package scheme
 
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -11,8 +11,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// scheme has rik's types, and the Kubernetes types that a cluster or a kcp serves.
-var scheme = newScheme()
+// Scheme has rik's types, and the Kubernetes types that a cluster or a kcp serves.
+var Scheme = newScheme()
 
 func newScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
@@ -24,5 +24,5 @@ func newScheme() *runtime.Scheme {
 	return s
 }
 
-// parameters encodes the options of subresources as a query.
-var parameters = runtime.NewParameterCodec(scheme)
+// ParameterCodec encodes the options of subresources as a query.
+var ParameterCodec = runtime.NewParameterCodec(Scheme)
