@@ -15,6 +15,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 	multischema "rik.dev/rik/internal/multicluster/schema"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // schemaDepth is the number of levels of a schema that the text output shows; -o yaml shows all
@@ -57,8 +58,8 @@ func printWanted(out io.Writer, p *plan.Plan) error {
 func printNegotiation(out io.Writer, state *plan.State, p *plan.Plan) error {
 	tabs := printers.GetNewTabWriter(out)
 	w := describe.NewPrefixWriter(tabs)
-	field(w, 0, "Resource", state.Resource.String())
-	field(w, 0, "Publishing", crdStep(state, p))
+	printer.Field(w, 0, "Resource", state.Resource.String())
+	printer.Field(w, 0, "Publishing", crdStep(state, p))
 	for i := range p.Versions {
 		if err := writeNegotiatedVersion(w, &p.Versions[i]); err != nil {
 			return err
@@ -103,7 +104,7 @@ func versionsOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 func writeNegotiatedVersion(w describe.PrefixWriter, v *plan.Version) error {
 	w.Write(describe.LEVEL_0, "Version %s:\n", v.Name)
 	if v.Want == nil {
-		field(w, 1, "Negotiated", "no: nothing that a cluster offers can be served")
+		printer.Field(w, 1, "Negotiated", "no: nothing that a cluster offers can be served")
 	} else {
 		writeNegotiatedState(w, v)
 		if err := writeSchema(w, &v.Want.Spec.CommonAPIResourceSpec); err != nil {
@@ -137,23 +138,23 @@ func writeNegotiatedState(w describe.PrefixWriter, v *plan.Version) {
 			good = append(good, v.Verdicts[i].Import.Spec.Location)
 		}
 	}
-	field(w, 1, "Good for", orNone(strings.Join(good, ", ")))
+	printer.Field(w, 1, "Good for", printer.OrNone(strings.Join(good, ", ")))
 	for _, kind := range []string{apiresourcev1alpha1.ConditionEnforced, apiresourcev1alpha1.ConditionInUse} {
 		if c := meta.FindStatusCondition(v.Want.Status.Conditions, kind); c != nil && c.Status == "True" {
-			field(w, 1, kind, c.Message)
+			printer.Field(w, 1, kind, c.Message)
 		}
 	}
 	submitted := meta.FindStatusCondition(v.Want.Status.Conditions, apiresourcev1alpha1.ConditionSubmitted)
 	if submitted != nil && submitted.Status != "True" && submitted.Reason != apiresourcev1alpha1.ReasonNotEstablished {
-		field(w, 1, "Not published", submitted.Message)
+		printer.Field(w, 1, "Not published", submitted.Message)
 	}
 	spec := &v.Want.Spec.CommonAPIResourceSpec
-	field(w, 1, "Scope", string(spec.Scope))
+	printer.Field(w, 1, "Scope", string(spec.Scope))
 	var sub []string
 	for _, s := range spec.SubResources {
 		sub = append(sub, s.Name)
 	}
-	field(w, 1, "Subresources", orNone(strings.Join(sub, ", ")))
+	printer.Field(w, 1, "Subresources", printer.OrNone(strings.Join(sub, ", ")))
 }
 
 func compatible(v *plan.Verdict) bool {

@@ -15,6 +15,8 @@ import (
 
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/manifest"
+	"rik.dev/rik/internal/rikctl/ownership"
 )
 
 // applyCommand is kubectl's apply with server-side apply as the default, because the server has
@@ -30,11 +32,11 @@ func (t *tool) applyCommand() *cobra.Command {
 		}
 		return nil
 	}
-	ownedAsFile(cmd)
+	ownership.AsFile(cmd)
 	kubectls := cmd.Run
 	cmd.Run = nil
 	t.withDeployments(cmd, func(cmd *cobra.Command, given []string) error {
-		if err := adopt(t.Factory, cmd, cmd.Flags().Lookup("dry-run").Value.String() == "server"); err != nil {
+		if err := ownership.Adopt(t.Factory, cmd, cmd.Flags().Lookup("dry-run").Value.String() == "server"); err != nil {
 			return err
 		}
 		kubectls(cmd, given)
@@ -53,10 +55,10 @@ func mergedByServer(cmd *cobra.Command) {
 // diffCommand is kubectl's diff. It compares with the result of a dry run on the server.
 func (t *tool) diffCommand() *cobra.Command {
 	cmd := diff.NewCmdDiff(t.Kube, t.Streams)
-	mergedByServer(ownedAsFile(cmd))
+	mergedByServer(ownership.AsFile(cmd))
 	kubectls := cmd.Run
 	t.withDeployments(cmd, func(cmd *cobra.Command, given []string) error {
-		if err := adopt(t.Factory, cmd, true); err != nil {
+		if err := ownership.Adopt(t.Factory, cmd, true); err != nil {
 			return err
 		}
 		kubectls(cmd, given)
@@ -136,7 +138,7 @@ func (t *tool) translate(path, namespace string) (manifests []byte, found bool, 
 	if path != "-" && !readable(path) {
 		return nil, false, nil
 	}
-	documents, err := readDocuments([]string{path}, t.Streams.In)
+	documents, err := manifest.Read([]string{path}, t.Streams.In)
 	if err != nil {
 		return nil, path == "-", err
 	}
@@ -144,20 +146,20 @@ func (t *tool) translate(path, namespace string) (manifests []byte, found bool, 
 	for _, d := range documents {
 		// Otherwise a duplicate key would be lost, and kubectl's code would report a syntax
 		// error with the name of the temporary file.
-		if _, err := yaml.YAMLToJSONStrict(d.data); err != nil {
-			return nil, false, clierror.MalformedError{InvalidError: clierror.InvalidError{Source: d.source, Err: err}}
+		if _, err := yaml.YAMLToJSONStrict(d.Data); err != nil {
+			return nil, false, clierror.MalformedError{InvalidError: clierror.InvalidError{Source: d.Source, Err: err}}
 		}
-		if isDeployment(d.data) {
-			w, err := fromDeployment(d, namespace)
+		if manifest.IsDeployment(d.Data) {
+			w, err := manifest.FromDeployment(d, namespace)
 			if err != nil {
 				return nil, false, err
 			}
 			found = true
-			if d.data, err = manifestOf(w); err != nil {
+			if d.Data, err = manifest.Encode(w); err != nil {
 				return nil, false, err
 			}
 		}
-		manifests = append(append(manifests, "---\n"...), d.data...)
+		manifests = append(append(manifests, "---\n"...), d.Data...)
 		manifests = append(manifests, '\n')
 	}
 	return manifests, found, nil

@@ -136,7 +136,7 @@ func TestDescribeOfKind(t *testing.T) {
 func TestApplyMixed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.stdin = deploymentFile + "---\n" + manifest("web", "")
+	s.stdin = deploymentFile + "---\n" + workloadManifest("web", "")
 	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK, "workload.rik.dev/nginx", "workload.rik.dev/web")
 	s.stdin = "{name: more, repo: /srv/more}"
 	s.do(t, "deploy", "-f", "-").check(t, clierror.ExitOK, "more deployed")

@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
 // followOfKind prints the line of a workload each time it changes, until ctx ends. It first
@@ -55,7 +56,7 @@ func await(ctx context.Context, one, other watch.Interface) bool {
 
 // printChanged prints the workloads whose status differs from the one printed last.
 func (t *tool) printChanged(ctx context.Context, c client.Client, kind rikv1alpha1.WorkloadKind, names []string, s *style, said map[types.UID]string, options []client.ListOption) error {
-	found, missing := workloadsOf(ctx, c, kind, names, options...)
+	found, missing := workloadkind.Find(ctx, c, kind, names, options...)
 	if missing != nil && len(said) == 0 {
 		return missing
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/apiprocess"
@@ -33,7 +34,7 @@ func TestFollowOfKind(t *testing.T) {
 	out := &output.Buffer{}
 	followed := make(chan error, 1)
 	go func() {
-		follower := &tool{&Factory{Streams: genericiooptions.IOStreams{Out: out, ErrOut: out}}}
+		follower := &tool{&access.Factory{Streams: genericiooptions.IOStreams{Out: out, ErrOut: out}}}
 		followed <- follower.followOfKind(ctx, c, rikv1alpha1.KindApp, nil, style{namespace: s.namespace}, client.InNamespace(s.namespace))
 	}()
 	until := func(want ...string) {

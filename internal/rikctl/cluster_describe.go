@@ -11,6 +11,7 @@ import (
 	"k8s.io/kubectl/pkg/describe"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // writeCluster describes a Cluster. It never prints a kubeconfig.
@@ -19,19 +20,19 @@ func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	// This annotation contains an inline kubeconfig.
 	delete(shown.Annotations, corev1.LastAppliedConfigAnnotation)
 	writeMeta(w, shown)
-	field(w, 0, "Location", o.Status.Location)
-	optional(w, 0, "Cluster UID", o.Status.UID)
-	optional(w, 0, "Version", o.Status.Version)
-	field(w, 0, "Kubeconfig", kubeconfigPlace(&o.Spec))
-	field(w, 0, "Sync mode", orDefault(string(o.Spec.SyncMode), "the kcp's"))
-	field(w, 0, "Schedulable", map[bool]string{false: "yes", true: "no"}[o.Spec.Unschedulable])
-	optional(w, 0, "Evict after", moment(o.Spec.EvictAfter))
-	optional(w, 0, "Taints", clusterTaints(o.Spec.Taints))
-	field(w, 0, "Fences", fences(o.Status.Conditions))
-	optional(w, 0, "Cluster-scoped types", strings.Join(o.Spec.ClusterScopedResources, ", "))
-	field(w, 0, "Synced types", strings.Join(o.Status.SyncedResources, ", "))
-	optional(w, 0, "Same cluster as", o.Status.SameAs)
-	optional(w, 0, "Last heartbeat", moment(o.Status.LastHeartbeatTime))
+	printer.Field(w, 0, "Location", o.Status.Location)
+	printer.Optional(w, 0, "Cluster UID", o.Status.UID)
+	printer.Optional(w, 0, "Version", o.Status.Version)
+	printer.Field(w, 0, "Kubeconfig", kubeconfigPlace(&o.Spec))
+	printer.Field(w, 0, "Sync mode", orDefault(string(o.Spec.SyncMode), "the kcp's"))
+	printer.Field(w, 0, "Schedulable", map[bool]string{false: "yes", true: "no"}[o.Spec.Unschedulable])
+	printer.Optional(w, 0, "Evict after", moment(o.Spec.EvictAfter))
+	printer.Optional(w, 0, "Taints", clusterTaints(o.Spec.Taints))
+	printer.Field(w, 0, "Fences", fences(o.Status.Conditions))
+	printer.Optional(w, 0, "Cluster-scoped types", strings.Join(o.Spec.ClusterScopedResources, ", "))
+	printer.Field(w, 0, "Synced types", strings.Join(o.Status.SyncedResources, ", "))
+	printer.Optional(w, 0, "Same cluster as", o.Status.SameAs)
+	printer.Optional(w, 0, "Last heartbeat", moment(o.Status.LastHeartbeatTime))
 	writeSupply(w, o.Status.Capacity, o.Status.Allocatable)
 	writeResourceProblems(w, o.Status.ResourceProblems)
 	writeConditions(w, o.Status.Conditions)

@@ -20,6 +20,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/kubeconfig"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/scheme"
 )
 
@@ -65,7 +66,7 @@ rikctl cluster register east --kubeconfig new-east.yaml --rotate`),
 			if err := r.check(cmd); err != nil {
 				return err
 			}
-			t.Getter.kubeconfig, t.Getter.context = r.upstream, ""
+			t.Getter.Kubeconfig, t.Getter.Context = r.upstream, ""
 			return t.register(cmd.Context(), &r)
 		},
 	}
@@ -107,7 +108,7 @@ func (t *tool) register(ctx context.Context, r *registration) error {
 	}
 	cluster := r.cluster(data)
 	if r.inline {
-		err = c.Create(ctx, cluster, fieldOwner)
+		err = c.Create(ctx, cluster, ownership.File)
 	} else {
 		err = createWithSecret(ctx, c, cluster, data)
 	}
@@ -122,7 +123,7 @@ func (t *tool) register(ctx context.Context, r *registration) error {
 // without its Secret. If the server refuses the Cluster, createWithSecret restores the Secret.
 func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) error {
 	// A dry run shows whether the server accepts the Cluster, before anything is written.
-	if err := c.Create(ctx, cluster.DeepCopy(), fieldOwner, client.DryRunAll); err != nil {
+	if err := c.Create(ctx, cluster.DeepCopy(), ownership.File, client.DryRunAll); err != nil {
 		return err
 	}
 	ref := cluster.Spec.KubeconfigSecretRef
@@ -136,7 +137,7 @@ func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1a
 	if err != nil {
 		return err
 	}
-	if err := c.Create(ctx, cluster, fieldOwner); err != nil {
+	if err := c.Create(ctx, cluster, ownership.File); err != nil {
 		return errors.Join(err, restore(ctx, c, secret, before, isNew))
 	}
 	if !isNew {
@@ -145,7 +146,7 @@ func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1a
 	if err := controllerutil.SetOwnerReference(cluster, secret, scheme.Scheme); err != nil {
 		return err
 	}
-	if err := c.Update(ctx, secret, fieldOwner); err != nil {
+	if err := c.Update(ctx, secret, ownership.File); err != nil {
 		return fmt.Errorf("it is registered, but its Secret %s/%s does not go with it: %w", ref.Namespace, ref.Name, err)
 	}
 	return nil
@@ -158,7 +159,7 @@ func restore(ctx context.Context, c client.Client, written, before *corev1.Secre
 		err = c.Delete(ctx, written, client.Preconditions{UID: &written.UID, ResourceVersion: &written.ResourceVersion})
 	} else {
 		before.ResourceVersion = written.ResourceVersion
-		err = c.Update(ctx, before, fieldOwner)
+		err = c.Update(ctx, before, ownership.File)
 	}
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil
@@ -186,7 +187,7 @@ func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, dat
 	}
 	if cluster.Spec.KubeconfigSecretRef == nil {
 		cluster.Spec.KubeConfig = string(data)
-		if err := c.Update(ctx, cluster, fieldOwner); err != nil {
+		if err := c.Update(ctx, cluster, ownership.File); err != nil {
 			return ofCluster("rotating the credentials of", r.name, err)
 		}
 	} else if _, err := keepSecret(ctx, c, cluster, data); err != nil {
@@ -201,7 +202,7 @@ func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, dat
 func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.Cluster, data []byte) (*corev1.Secret, error) {
 	ref := cluster.Spec.KubeconfigSecretRef
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ref.Namespace}}
-	if err := c.Create(ctx, namespace, fieldOwner); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := c.Create(ctx, namespace, ownership.File); err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("making the namespace %s: %w", ref.Namespace, err)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubectl/pkg/util/completion"
 
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/ownership"
 )
 
 // The groups of commands in the help.
@@ -48,7 +49,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(t.whyObject), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, t.applyCommand(), t.deleteCommand(),
-		t.diffCommand(), ownedAsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownedAsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
+		t.diffCommand(), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
 	add(groupOperate, t.clusterCommand())

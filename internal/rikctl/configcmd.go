@@ -34,7 +34,7 @@ func (t *tool) configView() *cobra.Command {
 		Short: "Print the configuration in use",
 		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			found, err := config.Find(t.Getter.source)
+			found, err := config.Find(t.Getter.Source)
 			if err != nil {
 				return err
 			}
@@ -67,7 +67,7 @@ func (t *tool) configCurrent() *cobra.Command {
 		Short: "Print the cluster in use",
 		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
-			found, err := config.Find(t.Getter.source)
+			found, err := config.Find(t.Getter.Source)
 			if err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func (t *tool) configCurrent() *cobra.Command {
 // writable returns the file that the configuration commands change: a named one, or the user's,
 // but never the server's.
 func (t *tool) writable() (string, error) {
-	s := t.Getter.source
+	s := t.Getter.Source
 	for _, path := range []string{s.Flag, s.Getenv(config.EnvPath), s.UserPath()} {
 		if path != "" {
 			return path, nil
@@ -93,11 +93,11 @@ func (t *tool) writable() (string, error) {
 // file that a server owns.
 func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
 	path, err := t.writable()
-	if err != nil || !t.Getter.source.IsServers(path) {
+	if err != nil || !t.Getter.Source.IsServers(path) {
 		return path, err
 	}
-	own := t.Getter.source.UserPath()
-	if own == "" || t.Getter.source.IsServers(own) {
+	own := t.Getter.Source.UserPath()
+	if own == "" || t.Getter.Source.IsServers(own) {
 		own = "FILE"
 	}
 	return "", clierror.WithNext(

@@ -16,6 +16,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/manifest"
+	"rik.dev/rik/internal/rikctl/ownership"
 )
 
 // maxReplicas limits one "create instance", so that a typing mistake does not fill the cluster.
@@ -68,7 +70,7 @@ id=$(rikctl create workload -q -f web.json)`),
 // runCreateWorkload decodes all documents before it creates the first workload, so that a
 // mistake in the last document leaves nothing behind.
 func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool) error {
-	documents, err := readDocuments(files, t.Streams.In)
+	documents, err := manifest.Read(files, t.Streams.In)
 	if err != nil {
 		return err
 	}
@@ -79,7 +81,7 @@ func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool
 	var workloads []*rikv1alpha1.Workload
 	var problems []error
 	for _, d := range documents {
-		w, err := decodeWorkload(d, namespace)
+		w, err := manifest.DecodeWorkload(d, namespace)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -94,7 +96,7 @@ func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool
 		return err
 	}
 	for _, w := range workloads {
-		if err := c.Create(ctx, w, strictly, fieldOwner); err != nil {
+		if err := c.Create(ctx, w, strictly, ownership.File); err != nil {
 			return fmt.Errorf("creating workload %s: %w", w.Name, err)
 		}
 		t.printCreatedWorkload(w, quiet)
@@ -169,7 +171,7 @@ func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
 	}
 	for i := range r.replicas {
 		instance := newInstance(w, r.name)
-		if err := c.Create(ctx, instance, strictly, fieldOwner); err != nil {
+		if err := c.Create(ctx, instance, strictly, ownership.File); err != nil {
 			return fmt.Errorf("creating instance %d of %d of workload %s: %w", i+1, r.replicas, w.Name, err)
 		}
 		if r.quiet {
@@ -237,7 +239,7 @@ func (t *tool) create(ctx context.Context, obj client.Object, word string) error
 	if err != nil {
 		return err
 	}
-	if err := c.Create(ctx, obj, strictly, fieldOwner); err != nil {
+	if err := c.Create(ctx, obj, strictly, ownership.File); err != nil {
 		return fmt.Errorf("creating %s %s: %w", word, obj.GetName(), err)
 	}
 	_, _ = fmt.Fprintf(t.Streams.Out, "%s/%s created\n", word, obj.GetName())

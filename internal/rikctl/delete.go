@@ -20,6 +20,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
 // deleteCommand is kubectl's delete, extended by the form of the published design: it deletes an
@@ -28,12 +30,12 @@ func (t *tool) deleteCommand() *cobra.Command {
 	cmd := kubedelete.NewCmdDelete(t.Kube, t.Streams)
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
-		if kind, names, ok := ofKind(given); ok {
+		if kind, names, ok := workloadkind.Parse(given); ok {
 			if err := validateDelete(cmd, names); err != nil {
 				return err
 			}
 			return t.deleteOfKind(cmd, func(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Workload, error) {
-				return workloadsOf(ctx, c, kind, names, client.InNamespace(namespace))
+				return workloadkind.Find(ctx, c, kind, names, client.InNamespace(namespace))
 			})
 		}
 		if len(given) == 1 && !chosenOtherwise(cmd) && t.noType(given[0]) {
@@ -97,7 +99,7 @@ func (t *tool) deleteOfKind(cmd *cobra.Command, find func(context.Context, clien
 
 // destroy deletes a workload. It then reports the nodes that have confirmed the deletion.
 func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, timeout time.Duration) error {
-	instances, err := instancesOf(ctx, c, w)
+	instances, err := target.InstancesOf(ctx, c, w)
 	if err != nil {
 		return err
 	}
@@ -112,7 +114,7 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 	if err := awaitEnd(ctx, c, w, timeout); err != nil {
 		return err
 	}
-	nodes := nodesOf(instances)
+	nodes := target.NodesOf(instances)
 	for _, n := range nodes {
 		_, _ = fmt.Fprintf(t.Streams.Out, "%s deleted on %s\n", w.Name, n)
 	}
@@ -138,7 +140,7 @@ func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, tim
 		if client.IgnoreNotFound(err) != nil {
 			return false, err
 		}
-		left, err := instancesOf(ctx, c, w)
+		left, err := target.InstancesOf(ctx, c, w)
 		return !slices.ContainsFunc(left, func(i rikv1alpha1.Instance) bool { return ownedBy(&i, w) }), err
 	})
 	var late clierror.TimeoutError
@@ -158,7 +160,7 @@ func deletable(name string) func(context.Context, client.Client, string) ([]rikv
 	return func(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Workload, error) {
 		var missing error
 		for _, kind := range []rikv1alpha1.WorkloadKind{rikv1alpha1.KindFunction, rikv1alpha1.KindApp} {
-			found, err := workloadsOf(ctx, c, kind, []string{name}, client.InNamespace(namespace))
+			found, err := workloadkind.Find(ctx, c, kind, []string{name}, client.InNamespace(namespace))
 			if err == nil {
 				return found, nil
 			}

@@ -12,6 +12,8 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/manifest"
+	"rik.dev/rik/internal/rikctl/ownership"
 )
 
 func (t *tool) deployCommand() *cobra.Command {
@@ -47,14 +49,14 @@ func (t *tool) runDeploy(cmd *cobra.Command, files []string) error {
 	if err != nil {
 		return err
 	}
-	documents, err := readDocuments(files, t.Streams.In)
+	documents, err := manifest.Read(files, t.Streams.In)
 	if err != nil {
 		return cmdline.Wrap(cmd, err)
 	}
 	var workloads []*rikv1alpha1.Workload
 	var problems []error
 	for _, d := range documents {
-		w, err := decodeWorkload(d, namespace)
+		w, err := manifest.DecodeWorkload(d, namespace)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -86,7 +88,7 @@ func (t *tool) deploy(ctx context.Context, c client.Client, w *rikv1alpha1.Workl
 	if err != nil {
 		word = "deployed"
 	}
-	manifest, err := manifestOf(w)
+	manifest, err := manifest.Encode(w)
 	if err != nil {
 		return err
 	}
@@ -94,10 +96,10 @@ func (t *tool) deploy(ctx context.Context, c client.Client, w *rikv1alpha1.Workl
 	if err := yaml.Unmarshal(manifest, &applied.Object); err != nil {
 		return err
 	}
-	if err := adoptTyped(ctx, c, client.ObjectKeyFromObject(w), before); err != nil {
+	if err := ownership.AdoptTyped(ctx, c, client.ObjectKeyFromObject(w), before); err != nil {
 		return err
 	}
-	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), fieldOwner); err != nil {
+	if err := c.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), ownership.File); err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(t.Streams.Out, "%s %s\n", w.Name, word)

@@ -20,6 +20,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
 // describeCommand is kubectl's describe, with describers for rik's own types.
@@ -55,25 +57,25 @@ rikctl describe node worker-1`),
 // describedOfKind converts "app NAME" and "functions" to workloads. It returns other arguments
 // unchanged. The result is nil if no object matches; the user has then seen a message.
 func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, error) {
-	kind, names, ok := ofKind(given)
+	kind, names, ok := workloadkind.Parse(given)
 	if !ok {
 		return append([]string{}, given...), nil
 	}
 	for _, other := range []string{"all-namespaces", "selector", "filename"} {
 		if cmd.Flags().Changed(other) {
-			return nil, cmdline.Errorf(cmd, "--%s is not for %s: \"%s describe workloads\" has it", other, plural(kind), cmdline.Program)
+			return nil, cmdline.Errorf(cmd, "--%s is not for %s: \"%s describe workloads\" has it", other, workloadkind.Plural(kind), cmdline.Program)
 		}
 	}
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return nil, err
 	}
-	found, err := workloadsOf(cmd.Context(), c, kind, names, client.InNamespace(namespace))
+	found, err := workloadkind.Find(cmd.Context(), c, kind, names, client.InNamespace(namespace))
 	if err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
-		_, _ = fmt.Fprintf(t.Streams.ErrOut, "No %s found.\n", plural(kind))
+		_, _ = fmt.Fprintf(t.Streams.ErrOut, "No %s found.\n", workloadkind.Plural(kind))
 		return nil, nil
 	}
 	workloads := []string{"workloads"}
@@ -194,7 +196,7 @@ func rendered(r renderer, obj client.Object, d *details) (string, error) {
 }
 
 func gatherWorkload(ctx context.Context, c client.Client, obj client.Object, d *details) error {
-	all, err := instancesOf(ctx, c, obj.(*rikv1alpha1.Workload))
+	all, err := target.InstancesOf(ctx, c, obj.(*rikv1alpha1.Workload))
 	d.instances = sorted(all)
 	return err
 }

@@ -13,23 +13,25 @@ import (
 	"k8s.io/kubectl/pkg/describe"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 func writeMeta(w describe.PrefixWriter, m *metav1.ObjectMeta) {
-	field(w, 0, "Name", m.Name)
-	optional(w, 0, "Namespace", m.Namespace)
-	field(w, 0, "ID", string(m.UID))
+	printer.Field(w, 0, "Name", m.Name)
+	printer.Optional(w, 0, "Namespace", m.Namespace)
+	printer.Field(w, 0, "ID", string(m.UID))
 	writeMap(w, 0, "Labels", m.Labels)
 	writeMap(w, 0, "Annotations", m.Annotations)
-	field(w, 0, "Created", moment(&m.CreationTimestamp))
+	printer.Field(w, 0, "Created", moment(&m.CreationTimestamp))
 	if m.DeletionTimestamp != nil {
-		field(w, 0, "Deleted", moment(m.DeletionTimestamp)+", waiting for "+strings.Join(m.Finalizers, ", "))
+		printer.Field(w, 0, "Deleted", moment(m.DeletionTimestamp)+", waiting for "+strings.Join(m.Finalizers, ", "))
 	}
 }
 
 func writeMap(w describe.PrefixWriter, level int, name string, m map[string]string) {
 	if len(m) == 0 {
-		field(w, level, name, "")
+		printer.Field(w, level, name, "")
 		return
 	}
 	label := name + ":"
@@ -62,16 +64,16 @@ func writeConditions(w describe.PrefixWriter, conditions []metav1.Condition) {
 
 func writeWorkload(w describe.PrefixWriter, o *rikv1alpha1.Workload, d *details) {
 	writeMeta(w, &o.ObjectMeta)
-	field(w, 0, "Kind", o.Spec.Kind)
-	field(w, 0, "Deploy", o.Spec.Deploy)
+	printer.Field(w, 0, "Kind", o.Spec.Kind)
+	printer.Field(w, 0, "Deploy", o.Spec.Deploy)
 	if o.Spec.Deploy == rikv1alpha1.DeployAutomatic {
 		writeAutomatic(w, &o.Spec)
 	}
 	s := &o.Status
-	field(w, 0, "Instances", fmt.Sprintf("%d, of them %d ready, %d of the newest revision, %d pending, %d failed, %d completed",
+	printer.Field(w, 0, "Instances", fmt.Sprintf("%d, of them %d ready, %d of the newest revision, %d pending, %d failed, %d completed",
 		s.Replicas, s.ReadyReplicas, s.UpdatedReplicas, s.PendingReplicas, s.FailedReplicas, s.CompletedReplicas))
-	field(w, 0, "Revision", s.CurrentRevision)
-	optional(w, 0, "Addresses", strings.Join(s.Addresses, ", "))
+	printer.Field(w, 0, "Revision", s.CurrentRevision)
+	printer.Optional(w, 0, "Addresses", strings.Join(s.Addresses, ", "))
 	writeTemplate(w, &o.Spec.InstanceTemplate, nil)
 	writeConditions(w, s.Conditions)
 	writeInstances(w, d.instances, func(i *rikv1alpha1.Instance) string { return i.Spec.NodeName }, "Node")
@@ -79,7 +81,7 @@ func writeWorkload(w describe.PrefixWriter, o *rikv1alpha1.Workload, d *details)
 
 func writeAutomatic(w describe.PrefixWriter, s *rikv1alpha1.WorkloadSpec) {
 	if s.Replicas != nil {
-		field(w, 0, "Replicas", *s.Replicas)
+		printer.Field(w, 0, "Replicas", *s.Replicas)
 	}
 	strategy := string(s.Strategy.Type)
 	if s.Strategy.MaxSurge != nil {
@@ -88,9 +90,9 @@ func writeAutomatic(w describe.PrefixWriter, s *rikv1alpha1.WorkloadSpec) {
 	if s.Strategy.MaxUnavailable != nil {
 		strategy += ", at most " + s.Strategy.MaxUnavailable.String() + " unavailable"
 	}
-	optional(w, 0, "Strategy", strategy)
+	printer.Optional(w, 0, "Strategy", strategy)
 	if s.Paused {
-		field(w, 0, "Paused", "yes")
+		printer.Field(w, 0, "Paused", "yes")
 	}
 }
 
@@ -112,26 +114,26 @@ func writeInstances(w describe.PrefixWriter, instances []rikv1alpha1.Instance, t
 // statusOf returns the phase, with the reason if there is one.
 func statusOf(i *rikv1alpha1.Instance) string {
 	if i.Status.Reason == "" {
-		return string(phaseOf(i))
+		return string(target.PhaseOf(i))
 	}
-	return fmt.Sprintf("%s (%s)", phaseOf(i), i.Status.Reason)
+	return fmt.Sprintf("%s (%s)", target.PhaseOf(i), i.Status.Reason)
 }
 
 func writeInstance(w describe.PrefixWriter, i *rikv1alpha1.Instance, d *details) {
 	writeMeta(w, &i.ObjectMeta)
-	field(w, 0, "Workload", i.Spec.Workload)
-	field(w, 0, "Revision", i.Spec.Revision)
-	optional(w, 0, "Replaces", i.Spec.Replaces)
-	field(w, 0, "Node", strings.TrimSuffix(i.Spec.NodeName+"/"+i.Status.HostAddress, "/"))
-	field(w, 0, "Status", statusOf(i))
-	optional(w, 0, "Message", i.Status.Message)
-	field(w, 0, "Ready", yes(i.Status.Ready))
-	optional(w, 0, "Address", i.Status.Address)
+	printer.Field(w, 0, "Workload", i.Spec.Workload)
+	printer.Field(w, 0, "Revision", i.Spec.Revision)
+	printer.Optional(w, 0, "Replaces", i.Spec.Replaces)
+	printer.Field(w, 0, "Node", strings.TrimSuffix(i.Spec.NodeName+"/"+i.Status.HostAddress, "/"))
+	printer.Field(w, 0, "Status", statusOf(i))
+	printer.Optional(w, 0, "Message", i.Status.Message)
+	printer.Field(w, 0, "Ready", yes(i.Status.Ready))
+	printer.Optional(w, 0, "Address", i.Status.Address)
 	if len(i.Status.HostPorts) > 0 {
-		field(w, 0, "Host Ports", strings.Trim(fmt.Sprint(i.Status.HostPorts), "[]"))
+		printer.Field(w, 0, "Host Ports", strings.Trim(fmt.Sprint(i.Status.HostPorts), "[]"))
 	}
-	optional(w, 0, "Started", moment(i.Status.StartedAt))
-	optional(w, 0, "Finished", moment(i.Status.FinishedAt))
+	printer.Optional(w, 0, "Started", moment(i.Status.StartedAt))
+	printer.Optional(w, 0, "Finished", moment(i.Status.FinishedAt))
 	template := d.template
 	if template == nil {
 		template = &rikv1alpha1.InstanceTemplate{}
@@ -148,26 +150,26 @@ func yes(b bool) string {
 
 func writeNode(w describe.PrefixWriter, n *rikv1alpha1.Node, d *details) {
 	writeMeta(w, &n.ObjectMeta)
-	field(w, 0, "Unschedulable", yes(n.Spec.Unschedulable))
+	printer.Field(w, 0, "Unschedulable", yes(n.Spec.Unschedulable))
 	taints := []string{}
 	for i := range n.Spec.Taints {
 		taints = append(taints, n.Spec.Taints[i].Text())
 	}
-	field(w, 0, "Taints", strings.Join(taints, ", "))
-	optional(w, 0, "Pod CIDR", n.Spec.PodCIDR)
+	printer.Field(w, 0, "Taints", strings.Join(taints, ", "))
+	printer.Optional(w, 0, "Pod CIDR", n.Spec.PodCIDR)
 	f := &n.Status.Info
 	w.Write(0, "System:\n")
-	field(w, 1, "Host", strings.TrimSpace(f.Hostname+" "+f.InternalAddress+" "+f.ExternalAddress))
-	field(w, 1, "Machine ID", f.MachineID)
-	field(w, 1, "Boot ID", f.BootID)
-	field(w, 1, "System", strings.TrimSpace(fmt.Sprintf("%s %s, %s/%s", f.Distribution, f.DistributionVersion, f.OperatingSystem, f.Architecture)))
-	field(w, 1, "Kernel", f.KernelVersion)
-	field(w, 1, "Agent", f.AgentVersion)
-	field(w, 1, "Runtime", f.RuntimeVersion)
-	field(w, 1, "CPUs", f.CPUs)
-	field(w, 1, "Memory", bytesText(f.MemoryBytes))
-	field(w, 1, "Disk", bytesText(f.DiskBytes))
-	field(w, 1, "Kinds", strings.Trim(fmt.Sprint(f.Kinds), "[]"))
+	printer.Field(w, 1, "Host", strings.TrimSpace(f.Hostname+" "+f.InternalAddress+" "+f.ExternalAddress))
+	printer.Field(w, 1, "Machine ID", f.MachineID)
+	printer.Field(w, 1, "Boot ID", f.BootID)
+	printer.Field(w, 1, "System", strings.TrimSpace(fmt.Sprintf("%s %s, %s/%s", f.Distribution, f.DistributionVersion, f.OperatingSystem, f.Architecture)))
+	printer.Field(w, 1, "Kernel", f.KernelVersion)
+	printer.Field(w, 1, "Agent", f.AgentVersion)
+	printer.Field(w, 1, "Runtime", f.RuntimeVersion)
+	printer.Field(w, 1, "CPUs", f.CPUs)
+	printer.Field(w, 1, "Memory", bytesText(f.MemoryBytes))
+	printer.Field(w, 1, "Disk", bytesText(f.DiskBytes))
+	printer.Field(w, 1, "Kinds", strings.Trim(fmt.Sprint(f.Kinds), "[]"))
 	writeAmounts(w, "Capacity", n.Status.Capacity)
 	writeAmounts(w, "Allocatable", n.Status.Allocatable)
 	writeConditions(w, n.Status.Conditions)
@@ -175,7 +177,7 @@ func writeNode(w describe.PrefixWriter, n *rikv1alpha1.Node, d *details) {
 }
 
 func writeAmounts(w describe.PrefixWriter, name string, amounts rikv1alpha1.ResourceList) {
-	field(w, 0, name, amountsText(amounts))
+	printer.Field(w, 0, name, amountsText(amounts))
 }
 
 func amountsText(amounts rikv1alpha1.ResourceList) string {
@@ -194,16 +196,16 @@ func amountText(q resource.Quantity) string {
 	if text := q.String(); !strings.HasSuffix(text, "Ki") || q.Value() < 100<<20 {
 		return text
 	}
-	return mebibytes(q.Value())
+	return printer.Mebibytes(q.Value())
 }
 
 func writeTenant(w describe.PrefixWriter, t *rikv1alpha1.Tenant, _ *details) {
 	writeMeta(w, &t.ObjectMeta)
-	field(w, 0, "Namespace", t.Status.Namespace)
-	field(w, 0, "Instances", t.Status.Instances)
-	optional(w, 0, "Value", t.Spec.Value)
+	printer.Field(w, 0, "Namespace", t.Status.Namespace)
+	printer.Field(w, 0, "Instances", t.Status.Instances)
+	printer.Optional(w, 0, "Value", t.Spec.Value)
 	if len(t.Spec.Users) == 0 {
-		field(w, 0, "Users", "")
+		printer.Field(w, 0, "Users", "")
 	} else {
 		w.Write(0, "Users:\n")
 		w.Write(1, "Name\tVerbs\tResources\n")

@@ -9,6 +9,7 @@ import (
 	"k8s.io/kubectl/pkg/describe"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // writeTemplate writes the template of an instance. If there is an instance, it adds the status
@@ -27,11 +28,11 @@ func writeTemplate(w describe.PrefixWriter, t *rikv1alpha1.InstanceTemplate, i *
 		writeApp(w, t.App)
 	}
 	writeVolumes(w, t.Volumes)
-	optional(w, 0, "Restart Policy", string(t.RestartPolicy))
-	optional(w, 0, "Isolation", string(t.Isolation))
+	printer.Optional(w, 0, "Restart Policy", string(t.RestartPolicy))
+	printer.Optional(w, 0, "Isolation", string(t.Isolation))
 	writeRateLimits(w, t.RateLimits)
 	if t.HostNetwork {
-		field(w, 0, "Host Network", "yes")
+		printer.Field(w, 0, "Host Network", "yes")
 	}
 	if len(t.NodeSelector) > 0 {
 		writeMap(w, 0, "Node Selector", t.NodeSelector)
@@ -41,10 +42,10 @@ func writeTemplate(w describe.PrefixWriter, t *rikv1alpha1.InstanceTemplate, i *
 		for _, o := range t.Tolerations {
 			words = append(words, tolerationText(o))
 		}
-		field(w, 0, "Tolerations", strings.Join(words, ", "))
+		printer.Field(w, 0, "Tolerations", strings.Join(words, ", "))
 	}
 	if t.Priority != 0 {
-		field(w, 0, "Priority", t.Priority)
+		printer.Field(w, 0, "Priority", t.Priority)
 	}
 }
 
@@ -89,24 +90,24 @@ func writeContainers(w describe.PrefixWriter, title string, containers []rikv1al
 }
 
 func writeContainer(w describe.PrefixWriter, c *rikv1alpha1.Container) {
-	field(w, 2, "Image", c.Image)
-	optional(w, 2, "Command", strings.Join(c.Command, " "))
-	optional(w, 2, "Args", strings.Join(c.Args, " "))
-	optional(w, 2, "User", c.User)
-	optional(w, 2, "Working Directory", c.WorkingDir)
-	optional(w, 2, "Ports", portsText(c.Ports))
-	optional(w, 2, "Requests", amountsText(c.Resources.Requests))
-	optional(w, 2, "Limits", amountsText(c.Resources.Limits))
-	optional(w, 2, "Liveness", probeText(c.LivenessProbe))
-	optional(w, 2, "Readiness", probeText(c.ReadinessProbe))
-	optional(w, 2, "Startup", probeText(c.StartupProbe))
+	printer.Field(w, 2, "Image", c.Image)
+	printer.Optional(w, 2, "Command", strings.Join(c.Command, " "))
+	printer.Optional(w, 2, "Args", strings.Join(c.Args, " "))
+	printer.Optional(w, 2, "User", c.User)
+	printer.Optional(w, 2, "Working Directory", c.WorkingDir)
+	printer.Optional(w, 2, "Ports", portsText(c.Ports))
+	printer.Optional(w, 2, "Requests", amountsText(c.Resources.Requests))
+	printer.Optional(w, 2, "Limits", amountsText(c.Resources.Limits))
+	printer.Optional(w, 2, "Liveness", probeText(c.LivenessProbe))
+	printer.Optional(w, 2, "Readiness", probeText(c.ReadinessProbe))
+	printer.Optional(w, 2, "Startup", probeText(c.StartupProbe))
 	writeEnv(w, c.Env, c.EnvFrom)
 	for _, m := range c.VolumeMounts {
 		mode := "read and write"
 		if m.ReadOnly {
 			mode = "read only"
 		}
-		field(w, 2, "Mount", fmt.Sprintf("%s from %s (%s)", m.MountPath, strings.TrimSuffix(m.Name+"/"+m.SubPath, "/"), mode))
+		printer.Field(w, 2, "Mount", fmt.Sprintf("%s from %s (%s)", m.MountPath, strings.TrimSuffix(m.Name+"/"+m.SubPath, "/"), mode))
 	}
 }
 
@@ -114,13 +115,13 @@ func writeEnv(w describe.PrefixWriter, env []rikv1alpha1.EnvVar, from []rikv1alp
 	for _, f := range from {
 		switch {
 		case f.ConfigMap != "":
-			field(w, 2, "Environment", f.Prefix+"* from configmap "+f.ConfigMap)
+			printer.Field(w, 2, "Environment", f.Prefix+"* from configmap "+f.ConfigMap)
 		case f.Secret != "":
-			field(w, 2, "Environment", f.Prefix+"* from secret "+f.Secret)
+			printer.Field(w, 2, "Environment", f.Prefix+"* from secret "+f.Secret)
 		}
 	}
 	for i := range env {
-		field(w, 2, "Environment", env[i].Name+"="+envText(&env[i]))
+		printer.Field(w, 2, "Environment", env[i].Name+"="+envText(&env[i]))
 	}
 }
 
@@ -162,44 +163,44 @@ func writeContainerStatus(w describe.PrefixWriter, s *rikv1alpha1.ContainerStatu
 	if s.Reason != "" {
 		state += " (" + s.Reason + ")"
 	}
-	field(w, 2, "State", state)
-	optional(w, 3, "Message", s.Message)
+	printer.Field(w, 2, "State", state)
+	printer.Optional(w, 3, "Message", s.Message)
 	// Otherwise the message belongs to the last run.
 	if s.State != rikv1alpha1.ContainerWaiting || s.LastState == nil {
-		optional(w, 3, "Started", moment(s.StartedAt))
-		optional(w, 3, "Finished", moment(s.FinishedAt))
+		printer.Optional(w, 3, "Started", moment(s.StartedAt))
+		printer.Optional(w, 3, "Finished", moment(s.FinishedAt))
 		if s.ExitCode != nil {
-			field(w, 3, "Exit Code", *s.ExitCode)
+			printer.Field(w, 3, "Exit Code", *s.ExitCode)
 		}
 	}
 	if last := s.LastState; last != nil {
-		field(w, 2, "Last State", strings.TrimSuffix(fmt.Sprintf("Exited (%s)", last.Reason), " ()"))
-		optional(w, 3, "Message", last.Message)
-		optional(w, 3, "Started", moment(last.StartedAt))
-		optional(w, 3, "Finished", moment(last.FinishedAt))
-		field(w, 3, "Exit Code", last.ExitCode)
+		printer.Field(w, 2, "Last State", strings.TrimSuffix(fmt.Sprintf("Exited (%s)", last.Reason), " ()"))
+		printer.Optional(w, 3, "Message", last.Message)
+		printer.Optional(w, 3, "Started", moment(last.StartedAt))
+		printer.Optional(w, 3, "Finished", moment(last.FinishedAt))
+		printer.Field(w, 3, "Exit Code", last.ExitCode)
 	}
-	field(w, 2, "Ready", yes(s.Ready))
-	field(w, 2, "Restarts", s.RestartCount)
-	optional(w, 2, "Digest", s.ImageDigest)
+	printer.Field(w, 2, "Ready", yes(s.Ready))
+	printer.Field(w, 2, "Restarts", s.RestartCount)
+	printer.Optional(w, 2, "Digest", s.ImageDigest)
 }
 
 func writeFunction(w describe.PrefixWriter, f *rikv1alpha1.Function) {
 	w.Write(0, "Function:\n")
-	optional(w, 1, "Root", f.Execution.Rootfs)
-	optional(w, 1, "SHA256", f.Execution.SHA256)
-	optional(w, 1, "Image", f.Execution.Image)
-	optional(w, 1, "Command", strings.Join(slices.Concat(f.Execution.Command, f.Execution.Args), " "))
+	printer.Optional(w, 1, "Root", f.Execution.Rootfs)
+	printer.Optional(w, 1, "SHA256", f.Execution.SHA256)
+	printer.Optional(w, 1, "Image", f.Execution.Image)
+	printer.Optional(w, 1, "Command", strings.Join(slices.Concat(f.Execution.Command, f.Execution.Args), " "))
 	if f.Exposure != nil {
-		field(w, 1, "Exposure", portsText([]rikv1alpha1.Port{*f.Exposure}))
+		printer.Field(w, 1, "Exposure", portsText([]rikv1alpha1.Port{*f.Exposure}))
 	}
-	optional(w, 1, "User", f.Execution.User)
-	optional(w, 1, "Working Directory", f.Execution.WorkingDir)
-	optional(w, 1, "Requests", amountsText(f.Resources.Requests))
-	optional(w, 1, "Limits", amountsText(f.Resources.Limits))
-	optional(w, 1, "Liveness", probeText(f.LivenessProbe))
-	optional(w, 1, "Readiness", probeText(f.ReadinessProbe))
-	optional(w, 1, "Startup", probeText(f.StartupProbe))
+	printer.Optional(w, 1, "User", f.Execution.User)
+	printer.Optional(w, 1, "Working Directory", f.Execution.WorkingDir)
+	printer.Optional(w, 1, "Requests", amountsText(f.Resources.Requests))
+	printer.Optional(w, 1, "Limits", amountsText(f.Resources.Limits))
+	printer.Optional(w, 1, "Liveness", probeText(f.LivenessProbe))
+	printer.Optional(w, 1, "Readiness", probeText(f.ReadinessProbe))
+	printer.Optional(w, 1, "Startup", probeText(f.StartupProbe))
 	writeEnv(w, f.Env, f.EnvFrom)
 }
 
@@ -220,23 +221,23 @@ func writeRateLimits(w describe.PrefixWriter, r *rikv1alpha1.RateLimits) {
 		{"Network Transmit", r.NetworkTransmitBytesPerSecond, "bytes/s"},
 	} {
 		if l.most > 0 {
-			field(w, 1, l.label, fmt.Sprintf("%d %s", l.most, l.unit))
+			printer.Field(w, 1, l.label, fmt.Sprintf("%d %s", l.most, l.unit))
 		}
 	}
 }
 
 func writeApp(w describe.PrefixWriter, a *rikv1alpha1.App) {
 	w.Write(0, "App:\n")
-	field(w, 1, "Repo", a.Repo)
-	optional(w, 1, "Version", a.Version)
-	optional(w, 1, "Command", strings.Join(slices.Concat(a.Command, a.Args), " "))
-	optional(w, 1, "User", a.User)
-	optional(w, 1, "Ports", portsText(a.Ports))
-	optional(w, 1, "Requests", amountsText(a.Resources.Requests))
-	optional(w, 1, "Limits", amountsText(a.Resources.Limits))
-	optional(w, 1, "Liveness", probeText(a.LivenessProbe))
-	optional(w, 1, "Readiness", probeText(a.ReadinessProbe))
-	optional(w, 1, "Startup", probeText(a.StartupProbe))
+	printer.Field(w, 1, "Repo", a.Repo)
+	printer.Optional(w, 1, "Version", a.Version)
+	printer.Optional(w, 1, "Command", strings.Join(slices.Concat(a.Command, a.Args), " "))
+	printer.Optional(w, 1, "User", a.User)
+	printer.Optional(w, 1, "Ports", portsText(a.Ports))
+	printer.Optional(w, 1, "Requests", amountsText(a.Resources.Requests))
+	printer.Optional(w, 1, "Limits", amountsText(a.Resources.Limits))
+	printer.Optional(w, 1, "Liveness", probeText(a.LivenessProbe))
+	printer.Optional(w, 1, "Readiness", probeText(a.ReadinessProbe))
+	printer.Optional(w, 1, "Startup", probeText(a.StartupProbe))
 	writeEnv(w, a.Env, a.EnvFrom)
 }
 
@@ -246,7 +247,7 @@ func writeVolumes(w describe.PrefixWriter, volumes []rikv1alpha1.Volume) {
 	}
 	w.Write(0, "Volumes:\n")
 	for i := range volumes {
-		field(w, 1, volumes[i].Name, volumeText(&volumes[i]))
+		printer.Field(w, 1, volumes[i].Name, volumeText(&volumes[i]))
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/drain"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // drainPoll is the interval between two steps of a drain.
@@ -45,12 +46,12 @@ run again. Drains of several nodes at once take turns with a workload.
 Instances of a workload with deploy: Manual are replaced by nobody: they stop the
 drain before anything is deleted, unless --force is given.`,
 		Args:              cmdline.Args(cobra.ExactArgs(1)),
-		ValidArgsFunction: completeNodes(t.Factory),
+		ValidArgsFunction: target.CompleteNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if f.timeout < 0 {
 				return cmdline.Errorf(cmd, "--timeout must not be negative; 0 waits for ever")
 			}
-			return t.runDrain(cmd.Context(), nodeNames(given)[0], f)
+			return t.runDrain(cmd.Context(), target.NodeNames(given)[0], f)
 		},
 	}
 	cmd.Flags().BoolVar(&f.force, "force", false, "also delete instances that nothing replaces")
@@ -267,7 +268,7 @@ func (d *drainer) workload(ctx context.Context, s *drain.State, key string, obje
 	if err != nil {
 		return err
 	}
-	all, err := instancesOf(ctx, d.c, w)
+	all, err := target.InstancesOf(ctx, d.c, w)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/ownership"
 )
 
 // annotationDrain is an annotation of a Node. It holds, as JSON, how many instances of each
@@ -52,7 +53,7 @@ func (d *drainer) remember(ctx context.Context, baseline map[string]int) error {
 	}
 	n := &rikv1alpha1.Node{}
 	n.Name = d.node
-	if err := d.c.Patch(ctx, n, client.RawPatch(types.MergePatchType, patch), drainOwner); err != nil {
+	if err := d.c.Patch(ctx, n, client.RawPatch(types.MergePatchType, patch), ownership.Drain); err != nil {
 		return fmt.Errorf("noting the progress on node %s: %w", d.node, err)
 	}
 	d.kept = maps.Clone(baseline)

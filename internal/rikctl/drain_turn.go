@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/ownership"
 )
 
 // annotationTurn is an annotation of a Workload. It names the node whose drain is deleting
@@ -41,7 +42,7 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 		taken.Annotations = map[string]string{}
 	}
 	taken.Annotations[annotationTurn] = d.node
-	err = d.c.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), drainOwner)
+	err = d.c.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), ownership.Drain)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false, "", nil // the next step tries again
 	}
@@ -69,7 +70,7 @@ func (d *drainer) pass(ctx context.Context, w *rikv1alpha1.Workload) error {
 	}
 	object := &rikv1alpha1.Workload{}
 	object.Namespace, object.Name = w.Namespace, w.Name
-	err = d.c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), drainOwner)
+	err = d.c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), ownership.Drain)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("passing the turn to drain with workload %s/%s: %w", w.Namespace, w.Name, err)
 	}

@@ -15,11 +15,12 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/scheme"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // execRequest holds the arguments of exec.
 type execRequest struct {
-	target    target
+	target    target.Target
 	container string
 	command   []string
 	stdin     bool
@@ -38,12 +39,12 @@ workload/NAME. Ends with the command's exit code.`,
 rikctl exec web-x7k2p -- cat /etc/hosts
 rikctl exec -it workload/web -- sh`),
 		DisableFlagsInUseLine: true,
-		ValidArgsFunction:     completeInstance(t.Factory),
+		ValidArgsFunction:     target.CompleteInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if cmd.ArgsLenAtDash() != 1 || len(given) < 2 {
 				return cmdline.Errorf(cmd, "one instance, then -- and the command, such as: rikctl exec web-x7k2p -- ls -l")
 			}
-			tg, err := parseTarget(given[0])
+			tg, err := target.Parse(given[0])
 			if err != nil {
 				return cmdline.Wrap(cmd, err)
 			}
@@ -63,11 +64,11 @@ func (t *tool) runExec(ctx context.Context, r execRequest) error {
 	if err != nil {
 		return err
 	}
-	instances, err := r.target.instances(ctx, c, namespace)
+	instances, err := r.target.Instances(ctx, c, namespace)
 	if err != nil {
 		return err
 	}
-	instance, err := firstRunning(instances, r.container)
+	instance, err := target.FirstRunning(instances, r.container)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,9 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
 func (t *tool) getCommand() *cobra.Command {
@@ -26,7 +29,7 @@ func (t *tool) getCommand() *cobra.Command {
 	cmd.ValidArgsFunction = completion.ResourceTypeAndNameCompletionFunc(t.Kube)
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
-		if kind, names, ok := ofKind(given); ok {
+		if kind, names, ok := workloadkind.Parse(given); ok {
 			return t.getOfKind(cmd, kind, names)
 		}
 		kubectls(cmd, given)
@@ -44,15 +47,15 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	headless, _ := flags.GetBool("no-headers")
 	for _, other := range []string{"watch-only", "field-selector", "filename", "subresource", "raw", "sort-by", "template", "show-labels", "label-columns"} {
 		if flags.Changed(other) {
-			return cmdline.Errorf(cmd, "--%s is not for %s: \"%s get workloads\" has it", other, plural(kind), cmdline.Program)
+			return cmdline.Errorf(cmd, "--%s is not for %s: \"%s get workloads\" has it", other, workloadkind.Plural(kind), cmdline.Program)
 		}
 	}
 	if !slices.Contains([]string{"", "wide", "name", "json", "yaml"}, output) {
-		return cmdline.Errorf(cmd, "-o %s is not for %s: it is wide, name, json or yaml; \"%s get workloads\" has the others", output, plural(kind), cmdline.Program)
+		return cmdline.Errorf(cmd, "-o %s is not for %s: it is wide, name, json or yaml; \"%s get workloads\" has the others", output, workloadkind.Plural(kind), cmdline.Program)
 	}
 	watching, _ := flags.GetBool("watch")
 	if watching && output != "" && output != "wide" {
-		return cmdline.Errorf(cmd, "-o %s does not go with --watch for %s: \"%s get workloads\" has it", output, plural(kind), cmdline.Program)
+		return cmdline.Errorf(cmd, "-o %s does not go with --watch for %s: \"%s get workloads\" has it", output, workloadkind.Plural(kind), cmdline.Program)
 	}
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
@@ -73,7 +76,7 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	if watching {
 		return t.followOfKind(cmd.Context(), c, kind, names, style{output, namespace, everywhere, headless, false}, options...)
 	}
-	found, missing := workloadsOf(cmd.Context(), c, kind, names, options...)
+	found, missing := workloadkind.Find(cmd.Context(), c, kind, names, options...)
 	if missing != nil && len(found) == 0 {
 		return missing // the error, because the names may exist all the same
 	}
@@ -101,7 +104,7 @@ func (t *tool) printOfKind(ctx context.Context, c client.Client, kind rikv1alpha
 		return nil
 	}
 	if len(found) == 0 && !s.single {
-		_, _ = fmt.Fprintf(t.Streams.ErrOut, "No %s found.\n", plural(kind))
+		_, _ = fmt.Fprintf(t.Streams.ErrOut, "No %s found.\n", workloadkind.Plural(kind))
 		return nil
 	}
 	list := &rikv1alpha1.InstanceList{}
@@ -157,7 +160,7 @@ func tabulate(t *tool, found []rikv1alpha1.Workload, all []rikv1alpha1.Instance,
 			cells = append([]string{w.Namespace}, cells...)
 		}
 		if s.output == "wide" {
-			cells = append(cells, orNone(strings.Join(nodesOf(mine), ",")), runs(&w.Spec.InstanceTemplate))
+			cells = append(cells, printer.OrNone(strings.Join(target.NodesOf(mine), ",")), printer.Runs(&w.Spec.InstanceTemplate))
 		}
 		_, _ = fmt.Fprintln(table, strings.Join(cells, "\t"))
 	}
@@ -207,7 +210,7 @@ func wholeStatus(w *rikv1alpha1.Workload, instances []rikv1alpha1.Instance) stri
 // statusWord returns the most informative status of an instance, the same as the server's table.
 func statusWord(i *rikv1alpha1.Instance) string {
 	s := &i.Status
-	switch phase := phaseOf(i); {
+	switch phase := target.PhaseOf(i); {
 	case phase == rikv1alpha1.InstanceUnknown:
 		return string(phase)
 	case i.DeletionTimestamp != nil:

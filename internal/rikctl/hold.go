@@ -13,6 +13,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // holdTimeout is how long the command waits for the status to follow the node.
@@ -62,16 +63,16 @@ rikctl resume web-x7k2p`),
 func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 	timeout, waits := holdTimeout, true
 	cmd.Args = cmdline.Args(cobra.MinimumNArgs(1))
-	cmd.ValidArgsFunction = completeInstances(t.Factory)
+	cmd.ValidArgsFunction = target.CompleteInstances(t.Factory)
 	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "how long to wait until the status says so")
 	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status says so")
 	if h.suspended {
 		cmd.Flags().BoolVar(&h.toDisk, "to-disk", false, "write the memory of microVMs to their node's disk")
 	}
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
-		var targets []target
+		var targets []target.Target
 		for _, arg := range given {
-			tg, err := parseTarget(arg)
+			tg, err := target.Parse(arg)
 			if err != nil {
 				return cmdline.Wrap(cmd, err)
 			}
@@ -89,14 +90,14 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 
 // runHold requests the change for one target after the other. An error of one target does not
 // stop the others.
-func (t *tool) runHold(ctx context.Context, h holding, targets []target, timeout time.Duration) error {
+func (t *tool) runHold(ctx context.Context, h holding, targets []target.Target, timeout time.Duration) error {
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
 	}
 	var problems []error
 	for _, tg := range targets {
-		instances, err := tg.instances(ctx, c, namespace)
+		instances, err := tg.Instances(ctx, c, namespace)
 		problems = append(problems, err)
 		for i := range instances {
 			problems = append(problems, t.hold(ctx, c, h, &instances[i], timeout))

@@ -19,6 +19,7 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/rikctl/manifest"
 )
 
 func (t *tool) lintCommand() *cobra.Command {
@@ -45,7 +46,7 @@ if one is configured, it also says what it would refuse, without keeping anythin
 }
 
 func (t *tool) runLint(ctx context.Context, files []string, offline bool) error {
-	documents, err := readDocuments(files, t.Streams.In)
+	documents, err := manifest.Read(files, t.Streams.In)
 	if err != nil {
 		return err
 	}
@@ -65,14 +66,14 @@ func (t *tool) runLint(ctx context.Context, files []string, offline bool) error 
 			problems = append(problems, err)
 			continue
 		}
-		_, _ = fmt.Fprintf(t.Streams.Out, "%s: %s\n", d.source, result)
+		_, _ = fmt.Fprintf(t.Streams.Out, "%s: %s\n", d.Source, result)
 	}
 	return errors.Join(problems...)
 }
 
 // unlisted replaces each document of kind List by its items.
-func unlisted(documents []document) ([]document, error) {
-	var out []document
+func unlisted(documents []manifest.Document) ([]manifest.Document, error) {
+	var out []manifest.Document
 	for _, d := range documents {
 		var list struct {
 			APIVersion string                      `json:"apiVersion"`
@@ -80,25 +81,25 @@ func unlisted(documents []document) ([]document, error) {
 			Items      []unstructured.Unstructured `json:"items"`
 		}
 		// A document that is not YAML is reported later, by the check of the document.
-		if err := yaml.Unmarshal(d.data, &list); err != nil || list.Kind != "List" || list.APIVersion != "v1" {
+		if err := yaml.Unmarshal(d.Data, &list); err != nil || list.Kind != "List" || list.APIVersion != "v1" {
 			out = append(out, d)
 			continue
 		}
 		for i := range list.Items {
 			data, err := list.Items[i].MarshalJSON()
 			if err != nil {
-				return nil, clierror.InvalidError{Source: d.source, Err: err}
+				return nil, clierror.InvalidError{Source: d.Source, Err: err}
 			}
-			out = append(out, document{source: fmt.Sprintf("%s (item %d)", d.source, i+1), data: data})
+			out = append(out, manifest.Document{Source: fmt.Sprintf("%s (item %d)", d.Source, i+1), Data: data})
 		}
 	}
 	return out, nil
 }
 
 // lint checks one document and returns how far the check went.
-func lint(ctx context.Context, d document, validate *serverValidate) (string, error) {
+func lint(ctx context.Context, d manifest.Document, validate *serverValidate) (string, error) {
 	obj, err := lintOffline(d)
-	onlyServer := errors.Is(err, errUnknownKind)
+	onlyServer := errors.Is(err, manifest.ErrUnknownKind)
 	if err != nil && !onlyServer {
 		return "", err
 	}
@@ -116,14 +117,14 @@ func lint(ctx context.Context, d document, validate *serverValidate) (string, er
 	case unreachable(err) && !onlyServer:
 		return label + ": its fields exist; not checked by a server, which was not reached", nil
 	}
-	return "", clierror.InvalidError{Source: d.source, Err: err}
+	return "", clierror.InvalidError{Source: d.Source, Err: err}
 }
 
 // lintOffline decodes strictly and returns the object in the form that the server receives.
-func lintOffline(d document) (*unstructured.Unstructured, error) {
+func lintOffline(d manifest.Document) (*unstructured.Unstructured, error) {
 	obj := &unstructured.Unstructured{}
-	if v0.Matches(d.data) {
-		w, err := fromPublished(d, "")
+	if v0.Matches(d.Data) {
+		w, err := manifest.FromPublished(d, "")
 		if err != nil {
 			return nil, err
 		}
@@ -133,12 +134,12 @@ func lintOffline(d document) (*unstructured.Unstructured, error) {
 		}
 		return obj, yaml.Unmarshal(data, &obj.Object)
 	}
-	_, strictErr := decodeStrict(d)
-	if strictErr != nil && !errors.Is(strictErr, errUnknownKind) {
+	_, strictErr := manifest.DecodeStrict(d)
+	if strictErr != nil && !errors.Is(strictErr, manifest.ErrUnknownKind) {
 		return nil, strictErr
 	}
-	if err := yaml.Unmarshal(d.data, &obj.Object); err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+	if err := yaml.Unmarshal(d.Data, &obj.Object); err != nil {
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	return obj, strictErr
 }
@@ -154,7 +155,7 @@ func (t *tool) serverValidate() (*serverValidate, error) {
 	namespace, err := t.Namespace()
 	var missing *config.MissingError
 	if errors.As(err, &missing) {
-		t.Getter.err = nil
+		t.Getter.Err = nil
 		return nil, nil
 	}
 	if err != nil {

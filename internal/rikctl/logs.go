@@ -20,6 +20,8 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/scheme"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/trouble"
 )
 
 // logFlags are the flags of logs.
@@ -42,9 +44,9 @@ rikctl logs web-x7k2p
 rikctl logs web-x7k2p -c proxy --previous
 rikctl logs workload/web -f --tail=20 --since=10m`),
 		Args:              cmdline.Args(cobra.ExactArgs(1)),
-		ValidArgsFunction: completeInstance(t.Factory),
+		ValidArgsFunction: target.CompleteInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			tg, err := parseTarget(given[0])
+			tg, err := target.Parse(given[0])
 			if err != nil {
 				return cmdline.Wrap(cmd, err)
 			}
@@ -86,7 +88,7 @@ func (f *logFlags) complete() error {
 	return nil
 }
 
-func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
+func (t *tool) runLogs(ctx context.Context, tg target.Target, f *logFlags) error {
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
@@ -95,12 +97,12 @@ func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
 	if err != nil {
 		return err
 	}
-	instances, err := tg.instances(ctx, c, namespace)
+	instances, err := tg.Instances(ctx, c, namespace)
 	if err != nil {
 		return err
 	}
 	out := &lineWriter{out: t.Streams.Out}
-	prefix := f.prefix || tg.workload
+	prefix := f.prefix || tg.Workload
 	if !f.options.Follow {
 		var problems []error
 		for i := range instances {
@@ -110,7 +112,7 @@ func (t *tool) runLogs(ctx context.Context, tg target, f *logFlags) error {
 	}
 	for n := range instances {
 		i := &instances[n]
-		if container, why := notStarted(i, f.options.Container); why != nil {
+		if container, why := trouble.NotStarted(i, f.options.Container); why != nil {
 			_, _ = fmt.Fprintf(t.Streams.ErrOut, "waiting for container %s of instance %s, which has not started: %s\n",
 				container, i.Name, printers.EscapeTerminal(why.Error()))
 		}

@@ -14,6 +14,8 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/ownership"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 func (t *tool) cordonCommand() *cobra.Command {
@@ -29,14 +31,14 @@ func (t *tool) schedulableCommand(use, short string, unschedulable bool) *cobra.
 		Use:               use + " NODE...",
 		Short:             short,
 		Args:              cmdline.Args(cobra.MinimumNArgs(1)),
-		ValidArgsFunction: completeNodes(t.Factory),
+		ValidArgsFunction: target.CompleteNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			c, err := t.Client()
 			if err != nil {
 				return err
 			}
 			var problems []error
-			for _, n := range nodeNames(given) {
+			for _, n := range target.NodeNames(given) {
 				problems = append(problems, t.setUnschedulable(cmd.Context(), c, n, unschedulable))
 			}
 			return errors.Join(problems...)
@@ -62,7 +64,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 		forget = `"metadata":{"annotations":{"` + annotationDrain + `":null}},`
 	}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{`+forget+`"spec":{"unschedulable":`+value+`}}`))
-	if err := c.Patch(ctx, n, patch, nodeOwner); err != nil {
+	if err := c.Patch(ctx, n, patch, ownership.Node); err != nil {
 		return fmt.Errorf("changing node %s: %w", node, err)
 	}
 	_, _ = fmt.Fprintf(t.Streams.Out, "node/%s %s\n", node, word)
@@ -133,7 +135,7 @@ rikctl taint node worker-1 gpu-`),
 			if len(given) == 0 {
 				return []string{"node"}, cobra.ShellCompDirectiveNoFileComp
 			}
-			return completeNodes(t.Factory)(cmd, given, typed)
+			return target.CompleteNodes(t.Factory)(cmd, given, typed)
 		},
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if slices.Contains([]string{"node", "nodes", "no"}, given[0]) {
@@ -150,7 +152,7 @@ rikctl taint node worker-1 gpu-`),
 				}
 				changes = append(changes, c)
 			}
-			return t.runTaint(cmd.Context(), nodeNames(given[:1])[0], changes, overwrite)
+			return t.runTaint(cmd.Context(), target.NodeNames(given[:1])[0], changes, overwrite)
 		},
 	}
 	cmd.Flags().BoolVar(&overwrite, "overwrite", false, "replace a taint of the same key and effect")
@@ -172,7 +174,7 @@ func (t *tool) runTaint(ctx context.Context, node string, changes []taintChange,
 			return fmt.Errorf("node %s: %w", node, err)
 		}
 		n.Spec.Taints = taints
-		return c.Update(ctx, n, nodeOwner)
+		return c.Update(ctx, n, ownership.Node)
 	})
 	if err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/ownership"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 func (t *tool) nodeCommand() *cobra.Command {
@@ -36,12 +38,12 @@ datastore, give it the right one: then there is nothing to confirm.`,
 rikctl node confirm worker-1
 rikctl node confirm --all --dry-run`),
 		Args:              cmdline.Args(cobra.ArbitraryArgs),
-		ValidArgsFunction: completeNodes(t.Factory),
+		ValidArgsFunction: target.CompleteNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if all == (len(given) > 0) {
 				return cmdline.Errorf(cmd, "name the nodes, or use --all")
 			}
-			return t.runConfirm(cmd.Context(), nodeNames(given), all, dryRun)
+			return t.runConfirm(cmd.Context(), target.NodeNames(given), all, dryRun)
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "confirm every node that waits, except for a term more than 1000 above the controller's")
@@ -116,7 +118,7 @@ func confirm(ctx context.Context, c client.Client, n *rikv1alpha1.Node) error {
 	if err != nil {
 		return err
 	}
-	return c.Patch(ctx, n, client.RawPatch(types.MergePatchType, data), nodeOwner)
+	return c.Patch(ctx, n, client.RawPatch(types.MergePatchType, data), ownership.Node)
 }
 
 func far(c *rikv1alpha1.NodeConfirmation) bool {

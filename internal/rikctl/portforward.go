@@ -16,6 +16,7 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/forward"
+	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rpc/portstream"
 )
 
@@ -36,9 +37,9 @@ rikctl port-forward web-x7k2p 8080:80
 rikctl port-forward workload/web 8080:80 9090
 rikctl port-forward workload/db :5432`),
 		Args:              cmdline.Args(cobra.MinimumNArgs(2)),
-		ValidArgsFunction: completeInstance(t.Factory),
+		ValidArgsFunction: target.CompleteInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			tg, err := parseTarget(given[0])
+			tg, err := target.Parse(given[0])
 			if err != nil {
 				return cmdline.Wrap(cmd, err)
 			}
@@ -57,7 +58,7 @@ rikctl port-forward workload/db :5432`),
 	return cmd
 }
 
-func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string, ports []forward.Port) error {
+func (t *tool) runPortForward(ctx context.Context, tg target.Target, addresses []string, ports []forward.Port) error {
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
@@ -67,19 +68,19 @@ func (t *tool) runPortForward(ctx context.Context, tg target, addresses []string
 		return err
 	}
 	// Check before listening that the instance exists and runs.
-	if _, err := tg.serving(ctx, c, namespace); err != nil {
+	if _, err := tg.Serving(ctx, c, namespace); err != nil {
 		return err
 	}
 	f, err := forward.Listen(ctx, forward.Config{
 		Addresses: addresses, Ports: ports, Out: t.Streams.Out, Err: t.Streams.ErrOut,
 		Dial: func(ctx context.Context, port int) (*portstream.Stream, error) {
-			i, err := tg.serving(ctx, c, namespace)
+			i, err := tg.Serving(ctx, c, namespace)
 			if err != nil {
 				return nil, err
 			}
 			return dialPort(ctx, rc, restConfig, i, port)
 		},
-		Final: tg.final,
+		Final: tg.Final,
 	})
 	if err != nil {
 		return clierror.WithNext(err, "another local port can be chosen, as in 8080:80, or any that is free, as in :80")

@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
@@ -22,7 +23,7 @@ import (
 )
 
 // tool has the commands. Each of them uses what the Factory gives it.
-type tool struct{ *Factory }
+type tool struct{ *access.Factory }
 
 // building allows one construction of a command tree at a time. The packages under kubectl's
 // commands write global state during construction, such as the table of feature gates and the
@@ -61,7 +62,7 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	building.Lock()
 	defer building.Unlock()
 	processOnce()
-	t := &tool{newFactory(source, streams)}
+	t := &tool{access.NewFactory(source, streams)}
 	root := &cobra.Command{
 		Use:           cmdline.Program,
 		Short:         "Run containers, microVMs and processes on a rik cluster",
@@ -76,7 +77,7 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Wrap(cmd, err) })
-	t.Getter.addFlags(root.PersistentFlags())
+	t.Getter.AddFlags(root.PersistentFlags())
 	t.addCommands(root)
 	tidy(root)
 	validateWords(root)
@@ -114,10 +115,10 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	if err == nil {
 		return clierror.ExitOK
 	}
-	if t.Getter.err != nil {
-		err = t.Getter.err // kubectl's commands pass on only its text
+	if t.Getter.Err != nil {
+		err = t.Getter.Err // kubectl's commands pass on only its text
 	}
-	o := t.suggest(ctx, clierror.OutcomeOf(err, t.Getter.server()), args)
+	o := t.suggest(ctx, clierror.OutcomeOf(err, t.Getter.Server()), args)
 	// A command that exec ran may end with the same code. It has printed its own message.
 	if o.Code == clierror.ExitUsage && o.Text != "" && o.Next == "" {
 		o.Next = nextForUsage(root, args)

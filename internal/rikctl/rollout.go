@@ -26,6 +26,10 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/ownership"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/trouble"
 )
 
 // The reasons of condition Progressing when a rollout cannot continue by itself: it made no
@@ -128,7 +132,7 @@ func (t *tool) workloadCommand(use, short string, run func(ctx context.Context, 
 			return completion.CompGetResource(t.Kube, "workloads.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, given []string) error {
-			workload, err := workloadArg(cmd, given)
+			workload, err := target.WorkloadName(cmd, given)
 			if err != nil {
 				return err
 			}
@@ -149,7 +153,7 @@ func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *
 			return err
 		}
 		w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		if err := c.Patch(ctx, w, client.RawPatch(types.MergePatchType, patch), rolloutOwner); err != nil {
+		if err := c.Patch(ctx, w, client.RawPatch(types.MergePatchType, patch), ownership.Rollout); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(t.Streams.Out, "workload/%s %s\n", key.Name, done)
@@ -236,7 +240,7 @@ func (t *tool) rolloutStatus() *cobra.Command {
 			ctx, cancel = context.WithTimeout(ctx, timeout)
 			defer cancel()
 		}
-		r := &rolloutReport{out: t.Streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return troubleOf(ctx, c, w) }}
+		r := &rolloutReport{out: t.Streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return trouble.OfWorkload(ctx, c, w) }}
 		stop := r.remind(rolloutReminder)
 		err := watchWorkload(ctx, c, key, func(w *rikv1alpha1.Workload) (bool, error) {
 			p, err := rolloutProgress(w)
@@ -291,7 +295,7 @@ func (t *tool) rolloutUndo() *cobra.Command {
 				return fmt.Errorf("undoing the rollout of workload %s: %w", key.Name, err)
 			}
 			w.Spec.InstanceTemplate = *to.Template.DeepCopy()
-			return c.Update(ctx, w, fieldOwner)
+			return c.Update(ctx, w, ownership.File)
 		})
 		if err != nil {
 			return err
@@ -338,7 +342,7 @@ func printHistory(out io.Writer, w *rikv1alpha1.Workload, revisions []rikv1alpha
 		if r.Name == currentRevision(w, revisions) {
 			current = "yes"
 		}
-		_, _ = fmt.Fprintf(table, "%d\t%s\t%s\t%s\n", r.Revision, r.Name, current, runs(&r.Template))
+		_, _ = fmt.Fprintf(table, "%d\t%s\t%s\t%s\n", r.Revision, r.Name, current, printer.Runs(&r.Template))
 	}
 	return table.Flush()
 }

@@ -12,6 +12,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // scaleCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
@@ -63,14 +64,14 @@ func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
 func scaled(given []string) []string {
 	var names []string
 	if !strings.Contains(given[0], "/") {
-		if tg, err := parseTarget(given[0] + "/x"); err != nil || !tg.workload {
+		if tg, err := target.Parse(given[0] + "/x"); err != nil || !tg.Workload {
 			return nil
 		}
 		return given[1:]
 	}
 	for _, arg := range given {
-		if tg, err := parseTarget(arg); err == nil && tg.workload {
-			names = append(names, tg.name)
+		if tg, err := target.Parse(arg); err == nil && tg.Workload {
+			names = append(names, tg.Name)
 		}
 	}
 	return names

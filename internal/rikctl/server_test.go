@@ -84,12 +84,12 @@ func (s site) key(name string) client.ObjectKey {
 // workload creates a workload with rikctl and returns its ID.
 func (s site) workload(t *testing.T, name, extra string) string {
 	t.Helper()
-	r := s.do(t, "create", "workload", "-q", "-f", s.file(t, manifest(name, extra)))
+	r := s.do(t, "create", "workload", "-q", "-f", s.file(t, workloadManifest(name, extra)))
 	r.check(t, clierror.ExitOK)
 	return strings.TrimSpace(r.out)
 }
 
-func manifest(name, extra string) string {
+func workloadManifest(name, extra string) string {
 	return fmt.Sprintf("apiVersion: rik.dev/v1alpha1\nkind: Workload\nmetadata: {name: %s}\nspec:\n  containers: [{name: main, image: \"docker://registry.example/web:1\"}]\n%s", name, extra)
 }
 
@@ -181,8 +181,8 @@ func TestServerCreateSuccessIsReal(t *testing.T) {
 		t.Errorf("the workload is %+v, not what the file says", w)
 	}
 	s.do(t, "create", "workload", "-f", published).check(t, clierror.ExitConflict, "already exists")
-	s.do(t, "create", "workload", "-f", s.file(t, manifest("Bad_Name", ""))).check(t, clierror.ExitInvalid, "metadata.name")
-	s.do(t, "create", "workload", "-f", s.file(t, manifest("a", "  restartPolicy: Sometimes\n"))).check(t, clierror.ExitInvalid, "spec.restartPolicy", "Sometimes")
+	s.do(t, "create", "workload", "-f", s.file(t, workloadManifest("Bad_Name", ""))).check(t, clierror.ExitInvalid, "metadata.name")
+	s.do(t, "create", "workload", "-f", s.file(t, workloadManifest("a", "  restartPolicy: Sometimes\n"))).check(t, clierror.ExitInvalid, "spec.restartPolicy", "Sometimes")
 
 	s.do(t, "create", "instance", "-w", "alpine").check(t, clierror.ExitOK, "Instance alpine-", "has been successfully created for workload : alpine")
 	byID := s.do(t, "create", "instance", "--workload-id", m[1], "--replicas", "2", "-q")
@@ -259,9 +259,9 @@ func TestServerOutputForms(t *testing.T) {
 func TestServerChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	file := s.file(t, manifest("web", "  deploy: Automatic\n"))
+	file := s.file(t, workloadManifest("web", "  deploy: Automatic\n"))
 	s.do(t, "apply", "-f", file).check(t, clierror.ExitOK, "workload.rik.dev/web serverside-applied")
-	s.do(t, "apply", "-f", s.file(t, manifest("web", "  deploi: Automatic\n"))).check(t, clierror.ExitInvalid, "spec.deploi")
+	s.do(t, "apply", "-f", s.file(t, workloadManifest("web", "  deploi: Automatic\n"))).check(t, clierror.ExitInvalid, "spec.deploi")
 	s.do(t, "apply", "-f", s.file(t, `{"apiVersion":"v0","kind":"Pod","name":"a","spec":{"containers":[]}}`)).check(t, clierror.ExitInvalid, "create workload -f")
 	s.do(t, "label", "workload", "web", "tier=front").check(t, clierror.ExitOK, "labeled")
 	s.do(t, "annotate", "workload", "web", "owner=ada").check(t, clierror.ExitOK, "annotated")
@@ -275,7 +275,7 @@ func TestServerChange(t *testing.T) {
 	s.workload(t, "manual", "")
 	s.do(t, "scale", "wl/manual", "--replicas=2").check(t, clierror.ExitOK, "scaled", "note: workload manual has deploy: Manual")
 	s.do(t, "lint", "-f", file).check(t, clierror.ExitOK, "Workload web: ok")
-	s.do(t, "lint", "-f", s.file(t, manifest("web", "  restartPolicy: Sometimes\n"))).check(t, clierror.ExitInvalid, "spec.restartPolicy")
+	s.do(t, "lint", "-f", s.file(t, workloadManifest("web", "  restartPolicy: Sometimes\n"))).check(t, clierror.ExitInvalid, "spec.restartPolicy")
 	s.do(t, "wait", "workload/web", "--for=jsonpath={.spec.replicas}=5", "--timeout=30s").check(t, clierror.ExitOK, "condition met")
 	s.do(t, "wait", "workload/web", "--for=condition=Available", "--timeout=0s").check(t, clierror.ExitUnreachable)
 	s.deleteWorkload(t, "workload", "manual")
@@ -290,7 +290,7 @@ func TestServerTenantsAndNamespaces(t *testing.T) {
 	s.do(t, "create", "tenant", "No_Good").check(t, clierror.ExitInvalid, "metadata.name")
 	s.do(t, "create", "namespace", s.namespace+"-n").check(t, clierror.ExitOK, "namespace/"+s.namespace+"-n created")
 	s.do(t, "create", "ns", s.namespace+"-n").check(t, clierror.ExitConflict, "already exists")
-	s.run(t, "create", "workload", "-f", s.file(t, manifest("web", "")), "-n", "gone").check(t, clierror.ExitNotFound, "gone")
+	s.run(t, "create", "workload", "-f", s.file(t, workloadManifest("web", "")), "-n", "gone").check(t, clierror.ExitNotFound, "gone")
 }
 
 func TestServerRollout(t *testing.T) {

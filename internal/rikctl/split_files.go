@@ -20,6 +20,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/manifest"
 )
 
 // fileObject is an object from a file, as it would be stored.
@@ -42,29 +43,29 @@ type trial struct {
 }
 
 // read parses the objects of files.
-func (t *trial) read(documents []document) ([]fileObject, error) {
+func (t *trial) read(documents []manifest.Document) ([]fileObject, error) {
 	var out []fileObject
 	for _, d := range documents {
 		object := &unstructured.Unstructured{}
-		data, err := yaml.YAMLToJSONStrict(d.data)
+		data, err := yaml.YAMLToJSONStrict(d.Data)
 		if err == nil {
-			_, err = kindOf(data)
+			_, err = manifest.KindOf(data)
 		}
 		if err == nil {
 			err = object.UnmarshalJSON(data)
 		}
 		if err != nil {
-			return nil, clierror.InvalidError{Source: d.source, Err: err}
+			return nil, clierror.InvalidError{Source: d.Source, Err: err}
 		}
 		err = object.EachListItem(func(o runtime.Object) error {
-			out = append(out, fileObject{o.(*unstructured.Unstructured), d.source})
+			out = append(out, fileObject{o.(*unstructured.Unstructured), d.Source})
 			return nil
 		})
 		if !object.IsList() {
-			out, err = append(out, fileObject{object, d.source}), nil
+			out, err = append(out, fileObject{object, d.Source}), nil
 		}
 		if err != nil {
-			return nil, clierror.InvalidError{Source: d.source, Err: err}
+			return nil, clierror.InvalidError{Source: d.Source, Err: err}
 		}
 	}
 	for i := range out {

@@ -16,6 +16,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // deployments is the type that these tests split.
@@ -169,9 +170,9 @@ func TestWhyDividedJSON(t *testing.T) {
 	t.Parallel()
 	s := atRest(t)
 	turn(s.clusters[0], "Ready", at(12).Add(-time.Minute))
-	for _, output := range outputs {
+	for _, output := range printer.Outputs {
 		var out bytes.Buffer
-		if err := printData(&out, whyOf(t, s), output); err != nil {
+		if err := printer.Data(&out, whyOf(t, s), output); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "why-divided-"+output, out.Bytes())

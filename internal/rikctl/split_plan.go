@@ -18,6 +18,8 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/manifest"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // planned is the plan for one root.
@@ -81,7 +83,7 @@ cat web.yaml | rikctl plan -f -`),
 			if len(files) == 0 {
 				return cmdline.Errorf(cmd, "-f FILE is required")
 			}
-			if err := checkOutput(cmd, output); err != nil {
+			if err := printer.CheckOutput(cmd, output); err != nil {
 				return err
 			}
 			changes, err := t.runPlan(cmd.Context(), files, output)
@@ -96,13 +98,13 @@ cat web.yaml | rikctl plan -f -`),
 	}
 	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory with what would be applied; - for the standard input")
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
-	addOutput(cmd, &output)
+	printer.AddOutput(cmd, &output)
 	return cmd
 }
 
 // runPlan prints a plan. It reports whether anything would change.
 func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool, error) {
-	documents, err := readDocuments(files, t.Streams.In)
+	documents, err := manifest.Read(files, t.Streams.In)
 	if err != nil {
 		return false, err
 	}
@@ -134,7 +136,7 @@ func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool
 		return false, err
 	}
 	if output != "" {
-		err = printData(t.Streams.Out, p.plans, output)
+		err = printer.Data(t.Streams.Out, p.plans, output)
 	} else {
 		err = printPlans(t.Streams.Out, p)
 	}

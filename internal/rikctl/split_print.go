@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // title returns the name of a root in the form that commands accept.
@@ -71,7 +72,7 @@ func printWishes(line func(name, text string), d *division) {
 	if len(d.OtherPlacements) > 0 {
 		placement += "; not looked at: " + strings.Join(d.OtherPlacements, ", ")
 	}
-	line("Placement", orNone(placement))
+	line("Placement", printer.OrNone(placement))
 	for _, name := range slices.Sorted(maps.Keys(d.Hints)) {
 		line("Hint", name+"="+d.Hints[name])
 	}

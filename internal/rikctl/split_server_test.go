@@ -392,7 +392,7 @@ func TestServerDivisionNeedsAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
-	s.do(t, "plan", "-f", s.file(t, manifest("web", ""))).check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.do(t, "plan", "-f", s.file(t, workloadManifest("web", ""))).check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
 	s.workload(t, "web", "")
 	s.do(t, "why", "workload/web").check(t, clierror.ExitError, "has no instances", "rikctl create instance")
 	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, clierror.ExitOK)

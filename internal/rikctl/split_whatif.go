@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
 )
 
 // scenario holds the supposed changes.
@@ -51,7 +52,7 @@ rikctl whatif --lose-cluster east --add-cluster north=region=eu,cpu=64,memory=25
 rikctl whatif --cordon west deployment/web -n shop -o json`),
 		ValidArgsFunction: completion.ResourceTypeAndNameCompletionFunc(t.Kube),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			if err := checkOutput(cmd, output); err != nil {
+			if err := printer.CheckOutput(cmd, output); err != nil {
 				return err
 			}
 			if s.isEmpty() {
@@ -72,7 +73,7 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 		})
 	}
 	_ = cmd.RegisterFlagCompletionFunc("add-cluster", cobra.NoFileCompletions)
-	addOutput(cmd, &output)
+	printer.AddOutput(cmd, &output)
 	return cmd
 }
 
@@ -149,7 +150,7 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output
 		return err
 	}
 	if output != "" {
-		return printData(t.Streams.Out, look, output)
+		return printer.Data(t.Streams.Out, look, output)
 	}
 	return printImpact(t.Streams.Out, look, s, now)
 }

@@ -21,6 +21,8 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // whyObject explains an object that is not an instance.
@@ -203,7 +205,7 @@ func (t *tool) explain(ctx context.Context, c client.Client, kind loader.Type, r
 		d = explained(w, splitter.Split(w.State))
 	}
 	if output != "" {
-		return printData(t.Streams.Out, d, output)
+		return printer.Data(t.Streams.Out, d, output)
 	}
 	return printDivision(t.Streams.Out, &d, now)
 }
@@ -266,14 +268,14 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 		return clierror.WithNext(fmt.Errorf("%s does not run yet: %w", ref, err),
 			"a controller runs it as a workload of the same name; \"rikctl describe "+ref.String()+"\" shows what it says")
 	}
-	instances, err := target{workload: true, name: workload.Name}.instances(ctx, c, namespace)
+	instances, err := target.Target{Workload: true, Name: workload.Name}.Instances(ctx, c, namespace)
 	if err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(t.Streams.Out, "%s runs in this cluster, as %d instances. Ask for one of them:\n", ref, len(instances))
 	table := printers.GetNewTabWriter(t.Streams.Out)
 	for i := range instances {
-		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", cmdline.Program, instances[i].Name, phaseOf(&instances[i]), instances[i].Spec.NodeName)
+		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", cmdline.Program, instances[i].Name, target.PhaseOf(&instances[i]), instances[i].Spec.NodeName)
 	}
 	return table.Flush()
 }

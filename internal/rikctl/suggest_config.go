@@ -15,8 +15,8 @@ import (
 // suggestConfig suggests a working command to a user whose configuration has no credentials,
 // like those of the published clients.
 func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome {
-	found := t.Getter.found
-	if found == nil || t.Getter.kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
+	found := t.Getter.Found
+	if found == nil || t.Getter.Kubeconfig != "" || !found.File.Cluster.IsPublished() || !needsCredentials(o) {
 		return o
 	}
 	server := found.File.Cluster.Server
@@ -24,9 +24,9 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", origin(found), server)
 		return o
 	}
-	path := t.Getter.source.SystemPath()
+	path := t.Getter.Source.SystemPath()
 	sudo := ""
-	switch _, err := t.Getter.source.ReadFile(path); {
+	switch _, err := t.Getter.Source.ReadFile(path); {
 	case errors.Is(err, fs.ErrPermission):
 		sudo = "sudo "
 	case err != nil:

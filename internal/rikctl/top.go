@@ -16,6 +16,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // usage is the resource usage of a node or an instance: one entry of items in /rik/metrics/nodes
@@ -52,8 +54,8 @@ func (t *tool) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Show what nodes and instances use now",
 	},
-		t.topOf("nodes", []string{"node", "no"}, completeNodes(t.Factory), t.runTopNodes),
-		t.topOf("instances", []string{"instance", "inst", "ins"}, completeInstance(t.Factory), t.runTopInstances))
+		t.topOf("nodes", []string{"node", "no"}, target.CompleteNodes(t.Factory), t.runTopNodes),
+		t.topOf("instances", []string{"instance", "inst", "ins"}, target.CompleteInstance(t.Factory), t.runTopInstances))
 }
 
 func (t *tool) topOf(use string, aliases []string, complete cobra.CompletionFunc,
@@ -128,7 +130,7 @@ func choose(items []usage, kind string, names []string, sortBy string) ([]usage,
 }
 
 func (t *tool) runTopNodes(ctx context.Context, names []string, f topFlags) error {
-	items, err := t.usages(ctx, "nodes", "", nodeNames(names), f)
+	items, err := t.usages(ctx, "nodes", "", target.NodeNames(names), f)
 	if err != nil {
 		return err
 	}
@@ -156,7 +158,7 @@ func printTopNodes(out io.Writer, items []usage, nodes []rikv1alpha1.Node, noHea
 			}
 		}
 		_, _ = fmt.Fprintf(table, "%s\t%dm\t%s\t%s\t%s\n", u.Name, u.CPUMillis,
-			percent(u.CPUMillis, capacity.MilliCPU()), mebibytes(u.MemoryBytes),
+			percent(u.CPUMillis, capacity.MilliCPU()), printer.Mebibytes(u.MemoryBytes),
 			percent(u.MemoryBytes, capacity.Bytes(rikv1alpha1.ResourceMemory)))
 	}
 	return table.Flush()
@@ -211,7 +213,7 @@ func printTopInstances(out io.Writer, items []usage, f topFlags) error {
 		_, _ = fmt.Fprintln(table, f.space("NAMESPACE")+"NAME\tCPU\tMEMORY\tNODE")
 	}
 	for _, u := range items {
-		_, _ = fmt.Fprintf(table, "%s%s\t%dm\t%s\t%s\n", f.space(u.Namespace), u.Name, u.CPUMillis, mebibytes(u.MemoryBytes), u.Node)
+		_, _ = fmt.Fprintf(table, "%s%s\t%dm\t%s\t%s\n", f.space(u.Namespace), u.Name, u.CPUMillis, printer.Mebibytes(u.MemoryBytes), u.Node)
 	}
 	return table.Flush()
 }

@@ -25,6 +25,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/trouble"
 )
 
 // waitCommand is kubectl's wait with a short form for waiting for a phase.
@@ -94,7 +96,7 @@ func ofInstances(given []string) bool {
 	}
 	kind, _, _ := strings.Cut(given[0], "/")
 	kind, _, _ = strings.Cut(kind, ".")
-	return slices.Contains(instanceWords, kind)
+	return slices.Contains(target.InstanceWords, kind)
 }
 
 // longConditions expands the short forms of conditions.
@@ -210,7 +212,7 @@ func stateOf(o *unstructured.Unstructured) string {
 		text := fmt.Sprintf("%v=%v", fields["type"], fields["status"])
 		if reason, _ := fields["reason"].(string); reason != "" && fields["status"] != "True" {
 			message, _ := fields["message"].(string)
-			text += " (" + reasoned(reason, message) + ")"
+			text += " (" + trouble.Reasoned(reason, message) + ")"
 		}
 		words = append(words, text)
 	}

@@ -19,6 +19,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/trouble"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
@@ -42,20 +45,20 @@ rikctl why deployment web -o json`),
 		Args:              cmdline.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: t.completeWhy,
 		RunE: func(cmd *cobra.Command, given []string) error {
-			if err := checkOutput(cmd, output); err != nil {
+			if err := printer.CheckOutput(cmd, output); err != nil {
 				return err
 			}
-			tg, err := parseTarget(strings.Join(given, "/"))
-			if err != nil || tg.workload {
+			tg, err := target.Parse(strings.Join(given, "/"))
+			if err != nil || tg.Workload {
 				return explainObject(cmd, given, output)
 			}
 			if output != "" {
 				return cmdline.Errorf(cmd, "-o is not for instances")
 			}
-			return t.runWhy(cmd.Context(), tg.name)
+			return t.runWhy(cmd.Context(), tg.Name)
 		},
 	}
-	addOutput(cmd, &output)
+	printer.AddOutput(cmd, &output)
 	return cmd
 }
 
@@ -64,7 +67,7 @@ func (t *tool) completeWhy(cmd *cobra.Command, given []string, typed string) ([]
 	if len(given) == 1 && !strings.Contains(given[0], "/") {
 		return completion.CompGetResource(t.Kube, given[0], typed), cobra.ShellCompDirectiveNoFileComp
 	}
-	return completeInstance(t.Factory)(cmd, given, typed)
+	return target.CompleteInstance(t.Factory)(cmd, given, typed)
 }
 
 func (t *tool) runWhy(ctx context.Context, instance string) error {
@@ -82,7 +85,7 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 		return err
 	}
 	if i.Spec.NodeName != "" {
-		printTroubles(t.Streams.Out, i)
+		trouble.Print(t.Streams.Out, i)
 	}
 	explanation := &schedulerv1.Explanation{}
 	data, err := t.Raw(ctx, []string{"rik", "why", namespace, instance}, nil)
@@ -91,7 +94,7 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 		return clierror.WithNext(fmt.Errorf("the server explains no placement of instance %s: %w", instance, err),
 			"\"rikctl describe instance "+instance+"\" shows the reason that was recorded")
 	case apierrors.HasStatusCause(err, schedulerv1.CauseUnavailable):
-		return clierror.WithNext(fmt.Errorf("asking why instance %s is %s: %w", instance, phaseOf(i), err),
+		return clierror.WithNext(fmt.Errorf("asking why instance %s is %s: %w", instance, target.PhaseOf(i), err),
 			"start the scheduler, or look into its log and at --scheduler-url of the controller; \"rikctl describe instance "+instance+"\" shows what is recorded")
 	case err != nil:
 		return fmt.Errorf("asking for the explanation of instance %s: %w", instance, err)
@@ -105,7 +108,7 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation) error {
 	switch {
 	case i.Spec.NodeName != "":
-		_, _ = fmt.Fprintf(out, "Instance %s is on node %s%s; it is %s.\n", i.Name, i.Spec.NodeName, since(i), phaseOf(i))
+		_, _ = fmt.Fprintf(out, "Instance %s is on node %s%s; it is %s.\n", i.Name, i.Spec.NodeName, since(i), target.PhaseOf(i))
 	case e.GetNodeName() != "":
 		_, _ = fmt.Fprintf(out, "Instance %s is not placed yet; it would go to node %s.\n", i.Name, e.GetNodeName())
 	default:

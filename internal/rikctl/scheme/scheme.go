@@ -1,3 +1,4 @@
+// Package scheme has the types that rikctl's clients encode and decode.
 package scheme
 
 import (

@@ -1,4 +1,4 @@
-package rikctl
+package manifest
 
 import (
 	"cmp"
@@ -18,9 +18,9 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 )
 
-// metadataPrefix is the prefix of the workload annotations that hold the metadata of a
+// MetadataPrefix is the prefix of the workload annotations that hold the metadata of a
 // deployment file.
-const metadataPrefix = "metadata.rik.dev/"
+const MetadataPrefix = "metadata.rik.dev/"
 
 // actionDeploy is the only action that a deployment file may have. The other actions of the
 // published document are commands of rikctl.
@@ -44,8 +44,8 @@ type deployment struct {
 	Resources rikv1alpha1.Resources `json:"resources"`
 }
 
-// isDeployment reports whether a file is a deployment file and not a manifest, which has a kind.
-func isDeployment(data []byte) bool {
+// IsDeployment reports whether a file is a deployment file and not a manifest, which has a kind.
+func IsDeployment(data []byte) bool {
 	var fields map[string]any
 	if yaml.Unmarshal(data, &fields) != nil {
 		return false
@@ -57,23 +57,23 @@ func isDeployment(data []byte) bool {
 // errAction reports a deployment file with an action that is not "deploy".
 var errAction = errors.New("unknown action")
 
-// fromDeployment builds the workload that a deployment file describes: one process that starts
+// FromDeployment builds the workload that a deployment file describes: one process that starts
 // at once and restarts only when it fails. A process that exits with 0 is Completed.
-func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error) {
-	data, err := yaml.YAMLToJSONStrict(d.data)
+func FromDeployment(d Document, namespace string) (*rikv1alpha1.Workload, error) {
+	data, err := yaml.YAMLToJSONStrict(d.Data)
 	if err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	var file deployment
 	if err := strictdecode.Join(strictdecode.Check(data, &file)); err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	problems, err := kjson.UnmarshalStrict(data, &file)
 	if err = errors.Join(append(problems, err)...); err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	if err := file.validate(); err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	replicas := int32(1)
 	w := &rikv1alpha1.Workload{
@@ -95,7 +95,7 @@ func fromDeployment(d document, namespace string) (*rikv1alpha1.Workload, error)
 		w.Spec.App.Command = []string{"./" + file.Name}
 	}
 	for _, key := range slices.Sorted(maps.Keys(file.Metadata)) {
-		metav1.SetMetaDataAnnotation(&w.ObjectMeta, metadataPrefix+key, file.Metadata[key])
+		metav1.SetMetaDataAnnotation(&w.ObjectMeta, MetadataPrefix+key, file.Metadata[key])
 	}
 	return w, nil
 }
@@ -116,16 +116,16 @@ func (d *deployment) validate() error {
 		problems = append(problems, fmt.Errorf("action: %w %q: a file can say %q; \"rikctl get apps\" lists and \"rikctl delete app NAME\" destroys", errAction, d.Action, actionDeploy))
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.Metadata)) {
-		if found := validation.IsQualifiedName(metadataPrefix + key); len(found) > 0 {
+		if found := validation.IsQualifiedName(MetadataPrefix + key); len(found) > 0 {
 			problems = append(problems, fmt.Errorf("metadata.%s: %s", key, strings.Join(found, "; ")))
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// manifestOf returns a workload without the fields that only the server writes, because applying
+// Encode returns a workload without the fields that only the server writes, because applying
 // a field means owning it.
-func manifestOf(w *rikv1alpha1.Workload) ([]byte, error) {
+func Encode(w *rikv1alpha1.Workload) ([]byte, error) {
 	data, err := yaml.Marshal(w)
 	if err != nil {
 		return nil, fmt.Errorf("writing workload %s as a manifest: %w", w.Name, err)

@@ -1,4 +1,4 @@
-package rikctl
+package access
 
 import (
 	"context"
@@ -24,8 +24,8 @@ type Factory struct {
 	Kube cmdutil.Factory
 }
 
-// newFactory returns the Factory of one command line.
-func newFactory(source config.Source, streams genericiooptions.IOStreams) *Factory {
+// NewFactory returns the Factory of one command line.
+func NewFactory(source config.Source, streams genericiooptions.IOStreams) *Factory {
 	g := newGetter(source, streams.ErrOut)
 	return &Factory{Streams: streams, Getter: g, Kube: cmdutil.NewFactory(g)}
 }

@@ -1,4 +1,4 @@
-package rikctl
+package target
 
 import (
 	"strings"
@@ -13,15 +13,15 @@ import (
 func TestParseTarget(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		want target
+		want Target
 		bad  bool
 	}{
-		"web-1": {want: target{name: "web-1"}}, "instance/web-1": {want: target{name: "web-1"}}, "inst/a": {want: target{name: "a"}},
-		"workload/web": {want: target{true, "web"}}, "wl/web": {want: target{true, "web"}}, "workloads.rik.dev/web": {want: target{true, "web"}},
+		"web-1": {want: Target{Name: "web-1"}}, "instance/web-1": {want: Target{Name: "web-1"}}, "inst/a": {want: Target{Name: "a"}},
+		"workload/web": {want: Target{true, "web"}}, "wl/web": {want: Target{true, "web"}}, "workloads.rik.dev/web": {want: Target{true, "web"}},
 		"pod/a": {bad: true}, "workload/": {bad: true}, "/a": {bad: true},
 	}
 	for arg, tc := range tests {
-		got, err := parseTarget(arg)
+		got, err := Parse(arg)
 		if (err != nil) != tc.bad || (err == nil && got != tc.want) {
 			t.Errorf("parseTarget(%q) = %v, %v; want %v, error %v", arg, got, err, tc.want, tc.bad)
 		}
@@ -32,7 +32,7 @@ func TestWorkloadArg(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{"web": "web", "workload/web": "web", "workload web": "web", "wl web": "web",
 		"instance/web": "", "node web": "", "web other": "", "workload/web other": ""} {
-		got, err := workloadArg(&cobra.Command{}, strings.Fields(line))
+		got, err := WorkloadName(&cobra.Command{}, strings.Fields(line))
 		if got != want || (err != nil) != (want == "") {
 			t.Errorf("workloadArg(%q) = %q, %v; want %q", line, got, err, want)
 		}
@@ -63,7 +63,7 @@ func TestExecNeedsItsContainerOnly(t *testing.T) {
 		{"", []rikv1alpha1.Instance{{}}, "", []string{"Pending"}},
 		{"good", []rikv1alpha1.Instance{waits, runs}, "runs", nil},
 	} {
-		got, err := firstRunning(tc.of, tc.container)
+		got, err := FirstRunning(tc.of, tc.container)
 		for _, word := range tc.words {
 			if err == nil || !strings.Contains(err.Error(), word) {
 				t.Errorf("firstRunning(%q) = %v, want it to say %q", tc.container, err, word)

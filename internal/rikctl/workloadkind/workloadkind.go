@@ -1,4 +1,6 @@
-package rikctl
+// Package workloadkind finds the workloads of one kind, for commands that accept app and function
+// in place of a type.
+package workloadkind
 
 import (
 	"context"
@@ -12,6 +14,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/manifest"
 )
 
 // kindWords maps words on the command line to kinds of workloads.
@@ -20,9 +23,9 @@ var kindWords = map[string]rikv1alpha1.WorkloadKind{
 	"function": rikv1alpha1.KindFunction, "functions": rikv1alpha1.KindFunction, "fn": rikv1alpha1.KindFunction,
 }
 
-// ofKind parses "apps", "app NAME..." and "app/NAME...". ok is false if the arguments name
+// Parse parses "apps", "app NAME..." and "app/NAME...". ok is false if the arguments name
 // another type.
-func ofKind(given []string) (kind rikv1alpha1.WorkloadKind, names []string, ok bool) {
+func Parse(given []string) (kind rikv1alpha1.WorkloadKind, names []string, ok bool) {
 	if len(given) == 0 {
 		return "", nil, false
 	}
@@ -40,12 +43,12 @@ func ofKind(given []string) (kind rikv1alpha1.WorkloadKind, names []string, ok b
 	return kind, names, true
 }
 
-// plural returns the plural of a kind in lower case.
-func plural(kind rikv1alpha1.WorkloadKind) string { return strings.ToLower(string(kind)) + "s" }
+// Plural returns the plural of a kind in lower case.
+func Plural(kind rikv1alpha1.WorkloadKind) string { return strings.ToLower(string(kind)) + "s" }
 
-// workloadsOf returns the workloads of a kind: all of them, or those with the given names. A
+// Find returns the workloads of a kind: all of them, or those with the given names. A
 // name is the object's name or the name that a deployment file has under metadata.
-func workloadsOf(ctx context.Context, c client.Client, kind rikv1alpha1.WorkloadKind, names []string, options ...client.ListOption) ([]rikv1alpha1.Workload, error) {
+func Find(ctx context.Context, c client.Client, kind rikv1alpha1.WorkloadKind, names []string, options ...client.ListOption) ([]rikv1alpha1.Workload, error) {
 	list := &rikv1alpha1.WorkloadList{}
 	if err := c.List(ctx, list, options...); err != nil {
 		return nil, err
@@ -59,11 +62,13 @@ func workloadsOf(ctx context.Context, c client.Client, kind rikv1alpha1.Workload
 	for _, n := range names {
 		at := slices.IndexFunc(all, func(w rikv1alpha1.Workload) bool { return w.Name == n })
 		if at < 0 {
-			at = slices.IndexFunc(all, func(w rikv1alpha1.Workload) bool { return n != "" && w.Annotations[metadataPrefix+"name"] == n })
+			at = slices.IndexFunc(all, func(w rikv1alpha1.Workload) bool {
+				return n != "" && w.Annotations[manifest.MetadataPrefix+"name"] == n
+			})
 		}
 		if at < 0 {
-			problems = append(problems, clierror.WithNext(apierrors.NewNotFound(rikv1alpha1.Resource(plural(kind)), n),
-				fmt.Sprintf("\"rikctl get %s\" lists them; \"rikctl get workloads\" lists every kind", plural(kind))))
+			problems = append(problems, clierror.WithNext(apierrors.NewNotFound(rikv1alpha1.Resource(Plural(kind)), n),
+				fmt.Sprintf("\"rikctl get %s\" lists them; \"rikctl get workloads\" lists every kind", Plural(kind))))
 			continue
 		}
 		found = append(found, all[at])

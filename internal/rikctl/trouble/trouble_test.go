@@ -1,18 +1,12 @@
-package rikctl
+package trouble
 
 import (
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/rikctl/clierror"
-	"rik.dev/rik/internal/rikctl/config"
 )
 
 func TestTroublesAreExplained(t *testing.T) {
@@ -49,9 +43,9 @@ func TestTroublesAreExplained(t *testing.T) {
 		"of the instance": {rikv1alpha1.InstanceStatus{Reason: "PrepareFailed", Message: "no room"}, []string{"PrepareFailed: no room"}, "rikctl describe instance i1"},
 	} {
 		i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "i1"}, Spec: rikv1alpha1.InstanceSpec{NodeName: "n1"}, Status: tc.status}
-		got := instanceTroubles(i)
+		got := OfInstance(i)
 		var out strings.Builder
-		printTroubles(&out, i)
+		Print(&out, i)
 		if len(tc.what) == 0 {
 			if len(got) > 0 || out.Len() > 0 {
 				t.Errorf("%s: %+v, printed %q, want nothing", name, got, out.String())
@@ -79,71 +73,9 @@ func TestWhatHasNotStarted(t *testing.T) {
 		{Name: "web", State: rikv1alpha1.ContainerWaiting}, {Name: "again", State: rikv1alpha1.ContainerWaiting, RestartCount: 1, StartedAt: &metav1.Time{}},
 	}}}
 	for container, want := range map[string]string{"": "web", "web": "web", "again": "", "none": ""} {
-		name, why := notStarted(i, container)
+		name, why := NotStarted(i, container)
 		if name != want || (why != nil) != (want != "") || why != nil && why.Error() != "ContainerCreating" {
 			t.Errorf("notStarted(%q) = %q, %v, want %q", container, name, why, want)
 		}
-	}
-}
-
-// waitable is a server with one instance, which changes between answers.
-type waitable struct {
-	mu   sync.Mutex
-	gone bool
-	asks int
-}
-
-func (s *waitable) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	const path = "/apis/rik.dev/v1alpha1/namespaces/default/instances"
-	const object = `{"kind":"Instance","apiVersion":"rik.dev/v1alpha1","metadata":{"name":"web-1","namespace":"default","uid":"u1","resourceVersion":"7"},"status":{"phase":"Creating","reason":"ImagePullFailed"}}`
-	answers := map[string]string{
-		"/api":  `{"kind":"APIVersions","versions":[]}`,
-		"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"rik.dev","versions":[{"groupVersion":"rik.dev/v1alpha1","version":"v1alpha1"}],"preferredVersion":{"groupVersion":"rik.dev/v1alpha1","version":"v1alpha1"}}]}`,
-		"/apis/rik.dev/v1alpha1": `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"rik.dev/v1alpha1","resources":[
-			{"name":"instances","singularName":"instance","namespaced":true,"kind":"Instance","verbs":["get","list","watch"]}]}`,
-		path + "/web-1": object,
-		path:            `{"kind":"InstanceList","apiVersion":"rik.dev/v1alpha1","metadata":{"resourceVersion":"7"},"items":[` + object + `]}`,
-	}
-	w.Header().Set("Content-Type", "application/json")
-	s.mu.Lock()
-	if r.URL.Path == path+"/web-1" {
-		s.asks++
-	}
-	gone := s.gone && s.asks > 1
-	s.mu.Unlock()
-	body, ok := answers[r.URL.Path]
-	switch {
-	case r.URL.Query().Get("watch") != "":
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-		return
-	case !ok || gone && strings.HasPrefix(r.URL.Path, path):
-		w.WriteHeader(http.StatusNotFound)
-		body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"instances \"web-1\" not found"}`
-	}
-	_, _ = io.WriteString(w, body)
-}
-
-// wait reports the state of the object on a timeout, and ends when the object is deleted.
-func TestWaitSaysWhatItSaw(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		gone    bool
-		timeout string
-		code    int
-		says    []string
-	}{
-		"timeout": {false, "2s", clierror.ExitUnreachable, []string{"instances/web-1", "phase Creating", "reason ImagePullFailed"}},
-		"once":    {false, "0s", clierror.ExitUnreachable, []string{"condition not met", "phase Creating"}},
-		"deleted": {true, "10m", clierror.ExitNotFound, []string{"instances/web-1 was deleted while it was waited for"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := httptest.NewServer(&waitable{gone: tc.gone})
-			t.Cleanup(server.Close)
-			m := newMachine(t)
-			m.env[config.EnvServer] = server.URL
-			m.run(t, "wait", "instance/web-1", "--for=phase=Running", "--timeout="+tc.timeout).check(t, tc.code, tc.says...)
-		})
 	}
 }

@@ -1,4 +1,6 @@
-package rikctl
+// Package ownership decides which field manager each write of rikctl has, and moves the ownership
+// of fields to apply.
+package ownership
 
 import (
 	"context"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
@@ -26,10 +29,10 @@ import (
 // as whether a rollout is paused. Apply leaves their fields as they are, unless the file has the
 // field.
 const (
-	fieldOwner   = client.FieldOwner(cmdline.Program)
-	rolloutOwner = client.FieldOwner(cmdline.Program + "-rollout")
-	nodeOwner    = client.FieldOwner(cmdline.Program + "-node")
-	drainOwner   = client.FieldOwner(cmdline.Program + "-drain")
+	File    = client.FieldOwner(cmdline.Program)
+	Rollout = client.FieldOwner(cmdline.Program + "-rollout")
+	Node    = client.FieldOwner(cmdline.Program + "-node")
+	Drain   = client.FieldOwner(cmdline.Program + "-drain")
 )
 
 // adopted lists the owners whose earlier writes move to fieldOwner when a file is applied. These
@@ -37,21 +40,21 @@ const (
 // has too.
 var adopted = sets.New(cmdline.Program, "kubectl-create", "kubectl-edit", "kubectl-patch", "kubectl-replace", "kubectl-client-side-apply")
 
-// ownedAsFile makes one of kubectl's commands write with the field manager of apply.
-func ownedAsFile(cmd *cobra.Command) *cobra.Command {
+// AsFile makes one of kubectl's commands write with the field manager of apply.
+func AsFile(cmd *cobra.Command) *cobra.Command {
 	// Set the flag as if the user had, because kubectl's apply otherwise uses another name.
 	_ = cmd.Flags().Set("field-manager", cmdline.Program)
 	cmd.Flags().Lookup("field-manager").DefValue = cmdline.Program
 	return cmd
 }
 
-// adopt moves the ownership of fields that were created, edited or patched to fieldOwner, so
+// Adopt moves the ownership of fields that were created, edited or patched to fieldOwner, so
 // that apply can change and remove them. If it cannot read an object, kubectl's code reports the
 // error.
 //
 // A preview changes nothing. If apply would first take over fields, the preview ignores
 // conflicts and prints a note.
-func adopt(f *Factory, cmd *cobra.Command, preview bool) error {
+func Adopt(f *access.Factory, cmd *cobra.Command, preview bool) error {
 	if cmd.Flags().Lookup("field-manager").Value.String() != cmdline.Program {
 		return nil
 	}
@@ -120,8 +123,8 @@ func adoption(there runtime.Object) ([]byte, error) {
 	return csaupgrade.UpgradeManagedFieldsPatch(there, adopted, cmdline.Program)
 }
 
-// adoptTyped does the same as adopt for a typed object.
-func adoptTyped(ctx context.Context, c client.Client, key client.ObjectKey, there client.Object) error {
+// AdoptTyped does the same as adopt for a typed object.
+func AdoptTyped(ctx context.Context, c client.Client, key client.ObjectKey, there client.Object) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		if err := c.Get(ctx, key, there); err != nil {
 			return unlessAbsent(err)
@@ -130,7 +133,7 @@ func adoptTyped(ctx context.Context, c client.Client, key client.ObjectKey, ther
 		if err != nil || patch == nil {
 			return err
 		}
-		return unlessAbsent(c.Patch(ctx, there, client.RawPatch(types.JSONPatchType, patch), fieldOwner))
+		return unlessAbsent(c.Patch(ctx, there, client.RawPatch(types.JSONPatchType, patch), File))
 	})
 }
 

@@ -1,4 +1,6 @@
-package rikctl
+// Package target finds the workloads, instances and nodes that a command line names, and completes
+// their names.
+package target
 
 import (
 	"cmp"
@@ -13,75 +15,76 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
-// target is an instance, or all instances of a workload.
-type target struct {
-	workload bool
-	name     string
+// Target is an instance, or all instances of a workload.
+type Target struct {
+	Workload bool
+	Name     string
 }
 
 var (
-	instanceWords = []string{"instance", "instances", "inst", "ins"}
+	InstanceWords = []string{"instance", "instances", "inst", "ins"}
 	workloadWords = []string{"workload", "workloads", "wl", "app", "apps", "function", "functions", "fn"}
 )
 
-// parseTarget parses NAME, instance/NAME or workload/NAME.
-func parseTarget(arg string) (target, error) {
+// Parse parses NAME, instance/NAME or workload/NAME.
+func Parse(arg string) (Target, error) {
 	kind, rest, typed := strings.Cut(arg, "/")
 	if !typed {
-		return target{name: arg}, nil
+		return Target{Name: arg}, nil
 	}
 	kind, _, _ = strings.Cut(kind, ".") // instances.rik.dev and similar
 	switch {
 	case rest == "":
-		return target{}, fmt.Errorf("%q names nothing: write instance/NAME or workload/NAME", arg)
-	case slices.Contains(instanceWords, kind):
-		return target{name: rest}, nil
+		return Target{}, fmt.Errorf("%q names nothing: write instance/NAME or workload/NAME", arg)
+	case slices.Contains(InstanceWords, kind):
+		return Target{Name: rest}, nil
 	case slices.Contains(workloadWords, kind):
-		return target{workload: true, name: rest}, nil
+		return Target{Workload: true, Name: rest}, nil
 	}
-	return target{}, fmt.Errorf("%q is neither an instance nor a workload: write instance/NAME or workload/NAME", arg)
+	return Target{}, fmt.Errorf("%q is neither an instance nor a workload: write instance/NAME or workload/NAME", arg)
 }
 
-// workloadArg parses a workload's name as NAME, workload/NAME or the two words workload NAME.
-func workloadArg(cmd *cobra.Command, given []string) (string, error) {
+// WorkloadName parses a workload's name as NAME, workload/NAME or the two words workload NAME.
+func WorkloadName(cmd *cobra.Command, given []string) (string, error) {
 	joined := strings.Join(given, "/")
 	if len(given) == 1 && !strings.Contains(joined, "/") {
 		return joined, nil
 	}
-	tg, err := parseTarget(joined)
-	if err != nil || !tg.workload || strings.Contains(tg.name, "/") {
+	tg, err := Parse(joined)
+	if err != nil || !tg.Workload || strings.Contains(tg.Name, "/") {
 		return "", cmdline.Errorf(cmd, "%q is not a workload: write workload/NAME", strings.Join(given, " "))
 	}
-	return tg.name, nil
+	return tg.Name, nil
 }
 
-// instances returns the instances of a target, sorted by name.
-func (tg target) instances(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Instance, error) {
-	if !tg.workload {
+// Instances returns the instances of a target, sorted by name.
+func (tg Target) Instances(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Instance, error) {
+	if !tg.Workload {
 		i := rikv1alpha1.Instance{}
-		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: tg.name}, &i); err != nil {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: tg.Name}, &i); err != nil {
 			return nil, err
 		}
 		return []rikv1alpha1.Instance{i}, nil
 	}
 	w := &rikv1alpha1.Workload{}
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: tg.name}, w); err != nil {
+	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: tg.Name}, w); err != nil {
 		return nil, err
 	}
-	all, err := instancesOf(ctx, c, w)
+	all, err := InstancesOf(ctx, c, w)
 	if err == nil && len(all) == 0 {
-		err = clierror.WithNext(fmt.Errorf("workload %s has no instances", tg.name),
-			fmt.Sprintf("\"rikctl create instance -w %s\" starts one", tg.name))
+		err = clierror.WithNext(fmt.Errorf("workload %s has no instances", tg.Name),
+			fmt.Sprintf("\"rikctl create instance -w %s\" starts one", tg.Name))
 	}
 	return all, err
 }
 
-// instancesOf returns the instances of a workload, sorted by name.
-func instancesOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) ([]rikv1alpha1.Instance, error) {
+// InstancesOf returns the instances of a workload, sorted by name.
+func InstancesOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) ([]rikv1alpha1.Instance, error) {
 	list := &rikv1alpha1.InstanceList{}
 	if err := c.List(ctx, list, client.InNamespace(w.Namespace), client.MatchingFields{"spec.workload": w.Name}); err != nil {
 		return nil, err
@@ -89,9 +92,9 @@ func instancesOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) 
 	return list.Items, nil
 }
 
-// completeInstance completes the name of one instance, or of a workload after "workload/".
-func completeInstance(f *Factory) cobra.CompletionFunc {
-	complete := completeInstances(f)
+// CompleteInstance completes the name of one instance, or of a workload after "workload/".
+func CompleteInstance(f *access.Factory) cobra.CompletionFunc {
+	complete := CompleteInstances(f)
 	return func(cmd *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -100,8 +103,8 @@ func completeInstance(f *Factory) cobra.CompletionFunc {
 	}
 }
 
-// completeInstances does the same for commands that take several instances.
-func completeInstances(f *Factory) cobra.CompletionFunc {
+// CompleteInstances does the same for commands that take several instances.
+func CompleteInstances(f *access.Factory) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if kind, rest, ok := strings.Cut(typed, "/"); ok {
 			var names []string
@@ -114,15 +117,15 @@ func completeInstances(f *Factory) cobra.CompletionFunc {
 	}
 }
 
-// completeNodes completes the names of nodes.
-func completeNodes(f *Factory) cobra.CompletionFunc {
+// CompleteNodes completes the names of nodes.
+func CompleteNodes(f *access.Factory) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		return completion.CompGetResource(f.Kube, "nodes.rik.dev", typed), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-// nodeNames removes an optional node/ from the names.
-func nodeNames(given []string) []string {
+// NodeNames removes an optional node/ from the names.
+func NodeNames(given []string) []string {
 	names := slices.Clone(given)
 	for i := range names {
 		for _, word := range []string{"node/", "nodes/", "no/"} {
@@ -132,8 +135,8 @@ func nodeNames(given []string) []string {
 	return names
 }
 
-// nodesOf returns the names of the nodes of instances, sorted.
-func nodesOf(instances []rikv1alpha1.Instance) []string {
+// NodesOf returns the names of the nodes of instances, sorted.
+func NodesOf(instances []rikv1alpha1.Instance) []string {
 	var nodes []string
 	for i := range instances {
 		if n := instances[i].Spec.NodeName; n != "" {
@@ -144,10 +147,10 @@ func nodesOf(instances []rikv1alpha1.Instance) []string {
 	return slices.Compact(nodes)
 }
 
-// firstRunning picks the instance to run a command in. It prefers a Running instance. Otherwise
+// FirstRunning picks the instance to run a command in. It prefers a Running instance. Otherwise
 // it takes one whose container already runs while the instance is still Creating or waits for
 // another container.
-func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alpha1.Instance, error) {
+func FirstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alpha1.Instance, error) {
 	for i := range instances {
 		if instances[i].Status.Phase == rikv1alpha1.InstanceRunning {
 			return &instances[i], nil
@@ -162,7 +165,7 @@ func firstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alp
 	if err := validateContainer(i, container); err != nil {
 		return nil, err
 	}
-	return nil, clierror.WithNext(fmt.Errorf("instance %s is %s, not Running", i.Name, phaseOf(i)),
+	return nil, clierror.WithNext(fmt.Errorf("instance %s is %s, not Running", i.Name, PhaseOf(i)),
 		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name))
 }
 
@@ -176,7 +179,7 @@ func validateContainer(i *rikv1alpha1.Instance, name string) error {
 	var names []string
 	for _, c := range all {
 		if c.Name == name {
-			return clierror.WithNext(fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(phaseOf(i)))),
+			return clierror.WithNext(fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(PhaseOf(i)))),
 				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name))
 		}
 		names = append(names, c.Name)
@@ -196,18 +199,18 @@ func containerRuns(i *rikv1alpha1.Instance, name string) bool {
 	})
 }
 
-// phaseOf returns the phase of an instance, which is Pending before its first status.
-func phaseOf(i *rikv1alpha1.Instance) rikv1alpha1.InstancePhase {
+// PhaseOf returns the phase of an instance, which is Pending before its first status.
+func PhaseOf(i *rikv1alpha1.Instance) rikv1alpha1.InstancePhase {
 	if i.Status.Phase == "" {
 		return rikv1alpha1.InstancePending
 	}
 	return i.Status.Phase
 }
 
-// serving picks the instance for a connection. For a workload it prefers a ready instance to one
+// Serving picks the instance for a connection. For a workload it prefers a ready instance to one
 // that only runs.
-func (tg target) serving(ctx context.Context, c client.Client, namespace string) (*rikv1alpha1.Instance, error) {
-	instances, err := tg.instances(ctx, c, namespace)
+func (tg Target) Serving(ctx context.Context, c client.Client, namespace string) (*rikv1alpha1.Instance, error) {
+	instances, err := tg.Instances(ctx, c, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -216,11 +219,11 @@ func (tg target) serving(ctx context.Context, c client.Client, namespace string)
 			return in, nil
 		}
 	}
-	return firstRunning(instances, "")
+	return FirstRunning(instances, "")
 }
 
-// final reports whether every later connection would fail too. For a workload, a missing
+// Final reports whether every later connection would fail too. For a workload, a missing
 // instance is not final, because another one replaces it.
-func (tg target) final(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) && !tg.workload
+func (tg Target) Final(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) && !tg.Workload
 }

@@ -1,4 +1,4 @@
-package rikctl
+package manifest
 
 import (
 	"os"
@@ -30,7 +30,7 @@ func TestDecodeWorkload(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			w, err := decodeWorkload(document{"f.yaml", []byte(tc.text)}, "shop")
+			w, err := DecodeWorkload(Document{"f.yaml", []byte(tc.text)}, "shop")
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("error = %v, want %q", err, tc.err)
@@ -55,22 +55,22 @@ func TestReadDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := readDocuments([]string{dir, "-"}, strings.NewReader("a: 3\n"))
+	got, err := Read([]string{dir, "-"}, strings.NewReader("a: 3\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sources []string
 	for _, d := range got {
-		sources = append(sources, strings.TrimPrefix(d.source, dir+"/"))
+		sources = append(sources, strings.TrimPrefix(d.Source, dir+"/"))
 	}
 	want := []string{"a.json", "b.yaml (document 1)", "b.yaml (document 2)", "-"}
 	if diff := cmp.Diff(want, sources); diff != "" {
 		t.Errorf("readDocuments (-want +got):\n%s", diff)
 	}
-	if _, err := readDocuments([]string{"-"}, strings.NewReader("# nothing\n")); err == nil {
+	if _, err := Read([]string{"-"}, strings.NewReader("# nothing\n")); err == nil {
 		t.Error("readDocuments of nothing = nil, want an error")
 	}
-	if _, err := readDocuments([]string{filepath.Join(dir, "gone")}, nil); err == nil {
+	if _, err := Read([]string{filepath.Join(dir, "gone")}, nil); err == nil {
 		t.Error("readDocuments of a missing file = nil, want an error")
 	}
 }
@@ -82,7 +82,7 @@ func TestFromDeployment(t *testing.T) {
 		want rikv1alpha1.App
 		err  string
 	}{
-		"published": {deploymentFile, rikv1alpha1.App{Repo: "https://example.com/nginx-{version}", Version: "1.19.1", Command: []string{"./nginx"}}, ""},
+		"published": {nginxFile, rikv1alpha1.App{Repo: "https://example.com/nginx-{version}", Version: "1.19.1", Command: []string{"./nginx"}}, ""},
 		"a directory without action": {"name: site\nrepo: /usr/share/nginx/html\ncommand: [/bin/busybox, httpd, -f]\n",
 			rikv1alpha1.App{Repo: "/usr/share/nginx/html", Command: []string{"/bin/busybox", "httpd", "-f"}}, ""},
 		"with ours": {"{name: a, repo: /srv/a, args: [x], user: www, ports: [{port: 80}], env: [{name: A, value: b}]}",
@@ -102,10 +102,10 @@ func TestFromDeployment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if !isDeployment([]byte(tc.file)) {
+			if !IsDeployment([]byte(tc.file)) {
 				t.Fatal("it is not taken for a deployment file")
 			}
-			w, err := fromDeployment(document{"file", []byte(tc.file)}, "default")
+			w, err := FromDeployment(Document{"file", []byte(tc.file)}, "default")
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) {
 					t.Errorf("fromDeployment() = %v, want an error with %q", err, tc.err)
@@ -124,8 +124,18 @@ func TestFromDeployment(t *testing.T) {
 		})
 	}
 	for _, other := range []string{"apiVersion: v0\nkind: Pod\nname: a\nrepo: /a\n", "kind: X\naction: deploy\n", "a", "[]", "{name: a}"} {
-		if isDeployment([]byte(other)) {
+		if IsDeployment([]byte(other)) {
 			t.Errorf("%q is taken for a deployment file", other)
 		}
 	}
 }
+
+// nginxFile is the deployment file of the published design, corrected where the original is
+// ambiguous: it named two places as one, and a version that neither of them used.
+const nginxFile = `name: nginx
+repo: https://example.com/nginx-{version}
+version: 1.19.1
+action: deploy
+metadata:
+    name: app1
+`

@@ -1,4 +1,7 @@
-package rikctl
+// Package manifest reads the files of a command line: objects of rik, definitions in the published
+// form, and deployment files. It decodes them without a server and reports mistakes with the name
+// of the file and the field.
+package manifest
 
 import (
 	"bufio"
@@ -25,19 +28,19 @@ import (
 	"rik.dev/rik/internal/rikctl/scheme"
 )
 
-// document is one object of a file, not yet decoded.
-type document struct {
+// Document is one object of a file, not yet decoded.
+type Document struct {
 	// source is the file, with the number of the document if the file has several.
-	source string
-	data   []byte
+	Source string
+	Data   []byte
 }
 
 // manifestSuffixes lists the suffixes of the files that are read in a directory.
 var manifestSuffixes = []string{".yaml", ".yml", ".json"}
 
-// readDocuments reads files, directories and "-" for the standard input.
-func readDocuments(paths []string, stdin io.Reader) ([]document, error) {
-	var all []document
+// Read reads files, directories and "-" for the standard input.
+func Read(paths []string, stdin io.Reader) ([]Document, error) {
+	var all []Document
 	for _, path := range paths {
 		files, err := expand(path)
 		if err != nil {
@@ -97,9 +100,9 @@ func expand(path string) ([]string, error) {
 }
 
 // split separates the documents of a YAML stream. JSON is one document.
-func split(file string, data []byte) ([]document, error) {
+func split(file string, data []byte) ([]Document, error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data)))
-	var documents []document
+	var documents []Document
 	for {
 		part, err := reader.Read()
 		if errors.Is(err, io.EOF) {
@@ -109,12 +112,12 @@ func split(file string, data []byte) ([]document, error) {
 			return nil, fmt.Errorf("reading %s: %w", file, err)
 		}
 		if !isEmpty(part) {
-			documents = append(documents, document{source: file, data: bytes.Clone(part)})
+			documents = append(documents, Document{Source: file, Data: bytes.Clone(part)})
 		}
 	}
 	if len(documents) > 1 {
 		for i := range documents {
-			documents[i].source = fmt.Sprintf("%s (document %d)", file, i+1)
+			documents[i].Source = fmt.Sprintf("%s (document %d)", file, i+1)
 		}
 	}
 	return documents, nil
@@ -126,22 +129,22 @@ func isEmpty(data []byte) bool {
 	return yaml.Unmarshal(data, &any) == nil && any == nil
 }
 
-// decodeWorkload reads a Workload, a definition in the published form or a
+// DecodeWorkload reads a Workload, a definition in the published form or a
 // deployment file.
-func decodeWorkload(d document, namespace string) (*rikv1alpha1.Workload, error) {
-	if isDeployment(d.data) {
-		return fromDeployment(d, namespace)
+func DecodeWorkload(d Document, namespace string) (*rikv1alpha1.Workload, error) {
+	if IsDeployment(d.Data) {
+		return FromDeployment(d, namespace)
 	}
-	if v0.Matches(d.data) {
-		return fromPublished(d, namespace)
+	if v0.Matches(d.Data) {
+		return FromPublished(d, namespace)
 	}
-	obj, err := decodeStrict(d)
+	obj, err := DecodeStrict(d)
 	if err != nil {
 		return nil, err
 	}
 	w, ok := obj.(*rikv1alpha1.Workload)
 	if !ok {
-		return nil, clierror.InvalidError{Source: d.source, Err: fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" takes any kind",
+		return nil, clierror.InvalidError{Source: d.Source, Err: fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" takes any kind",
 			obj.GetObjectKind().GroupVersionKind().Kind)}
 	}
 	if w.Namespace == "" {
@@ -150,51 +153,51 @@ func decodeWorkload(d document, namespace string) (*rikv1alpha1.Workload, error)
 	return w, nil
 }
 
-func fromPublished(d document, namespace string) (*rikv1alpha1.Workload, error) {
-	definition, err := v0.Decode(d.data)
+func FromPublished(d Document, namespace string) (*rikv1alpha1.Workload, error) {
+	definition, err := v0.Decode(d.Data)
 	if err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	w, problems := v0.ToWorkload(definition, namespace)
 	if len(problems) > 0 {
-		return nil, clierror.InvalidError{Source: d.source, Err: problems.ToAggregate()}
+		return nil, clierror.InvalidError{Source: d.Source, Err: problems.ToAggregate()}
 	}
 	return w, nil
 }
 
-// decodeStrict decodes an object of a known type. An unknown field is an error with its path. It
+// DecodeStrict decodes an object of a known type. An unknown field is an error with its path. It
 // reports all such errors at once.
-func decodeStrict(d document) (runtime.Object, error) {
-	data, err := yaml.YAMLToJSONStrict(d.data)
+func DecodeStrict(d Document) (runtime.Object, error) {
+	data, err := yaml.YAMLToJSONStrict(d.Data)
 	if err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
-	gvk, err := kindOf(data)
+	gvk, err := KindOf(data)
 	if err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	obj, err := scheme.Scheme.New(gvk)
 	if err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: unknownKind(gvk)}
+		return nil, clierror.InvalidError{Source: d.Source, Err: unknownKind(gvk)}
 	}
 	// Check quantities before decoding.
 	if err := quantity.CheckJSON(data); err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	if err := strictdecode.Join(strictdecode.Check(data, obj)); err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	problems, err := kjson.UnmarshalStrict(data, obj)
 	if err != nil {
-		return nil, clierror.InvalidError{Source: d.source, Err: err}
+		return nil, clierror.InvalidError{Source: d.Source, Err: err}
 	}
 	if len(problems) > 0 {
-		return nil, clierror.InvalidError{Source: d.source, Err: errors.Join(problems...)}
+		return nil, clierror.InvalidError{Source: d.Source, Err: errors.Join(problems...)}
 	}
 	return obj, nil
 }
 
-func kindOf(data []byte) (schema.GroupVersionKind, error) {
+func KindOf(data []byte) (schema.GroupVersionKind, error) {
 	var head struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
@@ -215,9 +218,9 @@ func kindOf(data []byte) (schema.GroupVersionKind, error) {
 	return gv.WithKind(head.Kind), nil
 }
 
-// errUnknownKind marks a type that only a server can validate.
-var errUnknownKind = errors.New("unknown type")
+// ErrUnknownKind marks a type that only a server can validate.
+var ErrUnknownKind = errors.New("unknown type")
 
 func unknownKind(gvk schema.GroupVersionKind) error {
-	return fmt.Errorf("apiVersion %s, kind %s: %w", gvk.GroupVersion(), gvk.Kind, errUnknownKind)
+	return fmt.Errorf("apiVersion %s, kind %s: %w", gvk.GroupVersion(), gvk.Kind, ErrUnknownKind)
 }

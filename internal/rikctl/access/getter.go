@@ -1,4 +1,4 @@
-package rikctl
+package access
 
 import (
 	"errors"
@@ -32,19 +32,19 @@ var _ genericclioptions.RESTClientGetter = (*getter)(nil)
 
 // getter gives kubectl's commands access to the cluster in rik's configuration.
 type getter struct {
-	source  config.Source
+	Source  config.Source
 	warn    io.Writer
 	once    sync.Once
 	loader  clientcmd.ClientConfig
-	found   *config.Found
-	err     error
+	Found   *config.Found
+	Err     error
 	mapOnce sync.Once
 	mapper  meta.RESTMapper
 	disc    discovery.CachedDiscoveryInterface
 	mapErr  error
 
-	kubeconfig string
-	context    string
+	Kubeconfig string
+	Context    string
 	namespace  string
 	timeout    string
 	as         string
@@ -52,13 +52,13 @@ type getter struct {
 }
 
 func newGetter(source config.Source, warn io.Writer) *getter {
-	return &getter{source: source, warn: warn}
+	return &getter{Source: source, warn: warn}
 }
 
-func (g *getter) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&g.source.Flag, "config", g.source.Flag, "configuration file; see \"rikctl config\"")
-	flags.StringVar(&g.kubeconfig, "kubeconfig", "", "a kubeconfig to use instead of rik's configuration")
-	flags.StringVar(&g.context, "context", "", "context of the kubeconfig")
+func (g *getter) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&g.Source.Flag, "config", g.Source.Flag, "configuration file; see \"rikctl config\"")
+	flags.StringVar(&g.Kubeconfig, "kubeconfig", "", "a kubeconfig to use instead of rik's configuration")
+	flags.StringVar(&g.Context, "context", "", "context of the kubeconfig")
 	flags.StringVarP(&g.namespace, "namespace", "n", "", "namespace to act in (default \"default\")")
 	flags.StringVar(&g.timeout, "request-timeout", "0", "time that a single request may take, such as 30s; 0 for no limit")
 	flags.StringVar(&g.as, "as", "", "user to act as, for administrators")
@@ -68,36 +68,36 @@ func (g *getter) addFlags(flags *pflag.FlagSet) {
 // load reads the configuration once.
 func (g *getter) load() {
 	g.once.Do(func() {
-		overrides := &clientcmd.ConfigOverrides{CurrentContext: g.context, Timeout: g.timeout}
+		overrides := &clientcmd.ConfigOverrides{CurrentContext: g.Context, Timeout: g.timeout}
 		overrides.Context.Namespace = g.namespace
 		overrides.AuthInfo.Impersonate = g.as
 		overrides.AuthInfo.ImpersonateGroups = g.asGroups
-		if g.kubeconfig != "" {
-			rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: g.kubeconfig}
+		if g.Kubeconfig != "" {
+			rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: g.Kubeconfig}
 			g.loader = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 			if _, err := g.loader.ClientConfig(); err != nil {
-				g.err = config.WrongKubeconfig(g.kubeconfig, err)
-				g.loader = failing{g.err}
+				g.Err = config.WrongKubeconfig(g.Kubeconfig, err)
+				g.loader = failing{g.Err}
 			}
 			return
 		}
-		if g.context != "" {
-			g.err = cmdline.New(cmdline.Program, errors.New("--context names a context of a kubeconfig: give --kubeconfig too"))
-			g.loader = failing{g.err}
+		if g.Context != "" {
+			g.Err = cmdline.New(cmdline.Program, errors.New("--context names a context of a kubeconfig: give --kubeconfig too"))
+			g.loader = failing{g.Err}
 			return
 		}
-		g.found, g.err = config.Find(g.source)
-		if g.err != nil {
-			g.loader = failing{g.err}
+		g.Found, g.Err = config.Find(g.Source)
+		if g.Err != nil {
+			g.loader = failing{g.Err}
 			return
 		}
-		g.loader = clientcmd.NewDefaultClientConfig(*g.found.Client, overrides)
+		g.loader = clientcmd.NewDefaultClientConfig(*g.Found.Client, overrides)
 	})
 }
 
-// server returns the address of the cluster for messages; empty if the configuration has none.
-func (g *getter) server() string {
-	if g.loader == nil || g.err != nil {
+// Server returns the address of the cluster for messages; empty if the configuration has none.
+func (g *getter) Server() string {
+	if g.loader == nil || g.Err != nil {
 		return ""
 	}
 	restConfig, err := g.loader.ClientConfig()
@@ -157,14 +157,14 @@ func (g *getter) loadMapper() {
 // discovery caches the server's types on disk, per server. For a user without a home directory
 // there is no cache.
 func (g *getter) discovery(restConfig *rest.Config) (discovery.CachedDiscoveryInterface, error) {
-	if g.source.Home == "" {
+	if g.Source.Home == "" {
 		client, err := discovery.NewDiscoveryClientForConfig(restConfig)
 		if err != nil {
 			return nil, err
 		}
 		return memory.NewMemCacheClient(client), nil
 	}
-	cache := filepath.Join(g.source.Home, ".rik", "cache")
+	cache := filepath.Join(g.Source.Home, ".rik", "cache")
 	return disk.NewCachedDiscoveryClientForConfig(restConfig,
 		filepath.Join(cache, "discovery", notInNames.ReplaceAllString(restConfig.Host, "_")),
 		filepath.Join(cache, "http"), discoveryTTL)

@@ -1,4 +1,6 @@
-package rikctl
+// Package trouble explains what keeps an instance from running or from being ready, and names the
+// next step.
+package trouble
 
 import (
 	"context"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/target"
 )
 
 // The reasons of a container's or instance's state that have a specific next step.
@@ -27,9 +30,9 @@ const (
 // trouble is a problem of an instance and its next step.
 type trouble struct{ what, next string }
 
-// instanceTroubles lists the problems that prevent an instance or its containers from running
+// OfInstance lists the problems that prevent an instance or its containers from running
 // and being ready.
-func instanceTroubles(i *rikv1alpha1.Instance) []trouble {
+func OfInstance(i *rikv1alpha1.Instance) []trouble {
 	var all []trouble
 	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.InitContainers, i.Status.Containers} {
 		for n := range list {
@@ -39,7 +42,7 @@ func instanceTroubles(i *rikv1alpha1.Instance) []trouble {
 		}
 	}
 	if len(all) == 0 && i.Status.Message != "" {
-		all = append(all, trouble{reasoned(i.Status.Reason, i.Status.Message), nextStep(i, i.Status.Reason, "")})
+		all = append(all, trouble{Reasoned(i.Status.Reason, i.Status.Message), nextStep(i, i.Status.Reason, "")})
 	}
 	return all
 }
@@ -56,18 +59,18 @@ func containerTrouble(i *rikv1alpha1.Instance, c *rikv1alpha1.ContainerStatus) (
 		}
 		what += "; it is started again after a pause"
 	case c.State == rikv1alpha1.ContainerWaiting:
-		what = "container " + c.Name + " waits: " + reasoned(c.Reason, c.Message)
+		what = "container " + c.Name + " waits: " + Reasoned(c.Reason, c.Message)
 	case c.State == rikv1alpha1.ContainerRunning && c.Reason == reasonNotReady:
 		what = "container " + c.Name + " runs and is not ready: " + c.Message
 	case c.State == rikv1alpha1.ContainerExited && c.ExitCode != nil && *c.ExitCode != 0:
-		what = fmt.Sprintf("container %s ended with code %d: %s", c.Name, *c.ExitCode, reasoned(c.Reason, c.Message))
+		what = fmt.Sprintf("container %s ended with code %d: %s", c.Name, *c.ExitCode, Reasoned(c.Reason, c.Message))
 	default:
 		return trouble{}, false
 	}
 	return trouble{what, nextStep(i, c.Reason, c.Name)}, true
 }
 
-func reasoned(reason, message string) string {
+func Reasoned(reason, message string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(reason+": "+message, ": "), ": ")
 }
 
@@ -97,9 +100,9 @@ func nextStep(i *rikv1alpha1.Instance, reason, container string) string {
 	return "\"" + logs + "\" shows what its last run wrote"
 }
 
-// troubleOf lists the problems of a workload's instances, one line each, without duplicates.
-func troubleOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []string {
-	instances, err := instancesOf(ctx, c, w)
+// OfWorkload lists the problems of a workload's instances, one line each, without duplicates.
+func OfWorkload(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []string {
+	instances, err := target.InstancesOf(ctx, c, w)
 	if err != nil {
 		return nil // the caller still watches the workload
 	}
@@ -110,10 +113,10 @@ func troubleOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []
 		if i.Status.Ready || i.DeletionTimestamp != nil {
 			continue
 		}
-		for _, t := range instanceTroubles(i) {
+		for _, t := range OfInstance(i) {
 			if !seen[t.what] && len(lines) < maxTroubles {
 				seen[t.what] = true
-				lines = append(lines, fmt.Sprintf("  instance %s is %s: %s", i.Name, phaseOf(i), t.what))
+				lines = append(lines, fmt.Sprintf("  instance %s is %s: %s", i.Name, target.PhaseOf(i), t.what))
 			}
 		}
 	}
@@ -123,8 +126,8 @@ func troubleOf(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []
 // maxTroubles limits the lines about instances in one report.
 const maxTroubles = 3
 
-// notStarted returns the container whose log is requested, if it has not started yet.
-func notStarted(i *rikv1alpha1.Instance, container string) (string, error) {
+// NotStarted returns the container whose log is requested, if it has not started yet.
+func NotStarted(i *rikv1alpha1.Instance, container string) (string, error) {
 	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.Containers, i.Status.InitContainers} {
 		for n := range list {
 			c := &list[n]
@@ -132,7 +135,7 @@ func notStarted(i *rikv1alpha1.Instance, container string) (string, error) {
 				continue
 			}
 			if c.State == rikv1alpha1.ContainerWaiting && c.StartedAt == nil && c.LastState == nil && c.RestartCount == 0 {
-				return c.Name, errors.New(strings.TrimSuffix(reasoned(i.Status.Reason, i.Status.Message), ": "))
+				return c.Name, errors.New(strings.TrimSuffix(Reasoned(i.Status.Reason, i.Status.Message), ": "))
 			}
 			return "", nil
 		}
@@ -140,9 +143,9 @@ func notStarted(i *rikv1alpha1.Instance, container string) (string, error) {
 	return "", nil
 }
 
-// printTroubles writes the problems of an instance.
-func printTroubles(out io.Writer, i *rikv1alpha1.Instance) {
-	all := instanceTroubles(i)
+// Print writes the problems of an instance.
+func Print(out io.Writer, i *rikv1alpha1.Instance) {
+	all := OfInstance(i)
 	for _, t := range all {
 		_, _ = fmt.Fprintf(out, "Instance %s, %s\n", i.Name, printers.EscapeTerminal(t.what))
 		_, _ = fmt.Fprintf(out, "  next: %s\n", t.next)
