@@ -62,11 +62,14 @@ func fences(conditions []metav1.Condition) string {
 	return "no"
 }
 
+// defaultKey is the key of a kubeconfig in a Secret if the Cluster names none.
+const defaultKey = "kubeconfig"
+
 // kubeconfigPlace names the place of the kubeconfig.
 func kubeconfigPlace(spec *workloadv1alpha1.ClusterSpec) string {
 	switch ref := spec.KubeconfigSecretRef; {
 	case ref != nil:
-		return "Secret " + ref.Namespace + "/" + ref.Name + ", key " + orDefault(ref.Key, kubeconfigKey)
+		return "Secret " + ref.Namespace + "/" + ref.Name + ", key " + orDefault(ref.Key, defaultKey)
 	case spec.KubeConfig != "":
 		return "in the Cluster itself"
 	}

@@ -15,47 +15,17 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/sample"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
 
-// clusterCanary is a marker in place of the secrets of a kubeconfig.
-const clusterCanary = "c4n4ry-5ecret"
-
-// clusterFile writes a kubeconfig with two contexts. One of them names files.
-func clusterFile(t *testing.T, m machine) string {
-	t.Helper()
-	write := func(name, text string) string {
-		path := filepath.Join(m.home, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	write("token", clusterCanary+"\n")
-	return write("clusters.yaml", `apiVersion: v1
-kind: Config
-current-context: east
-contexts:
-- {name: east, context: {cluster: east, user: east}}
-- {name: west, context: {cluster: west, user: west}}
-- {name: runs, context: {cluster: west, user: runs}}
-clusters:
-- {name: east, cluster: {server: "https://192.0.2.1:6443"}}
-- {name: west, cluster: {server: "https://192.0.2.2:6443"}}
-users:
-- {name: east, user: {token: east-token}}
-- {name: west, user: {tokenFile: token}}
-- {name: runs, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}}}
-`)
-}
-
 func TestClusterRegisterRefuses(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	file := clusterFile(t, m)
+	file := sample.Kubeconfig(t, m.home)
 	broken := filepath.Join(m.home, "broken.yaml")
-	if err := os.WriteFile(broken, []byte("token: "+clusterCanary+": ["), 0o600); err != nil {
+	if err := os.WriteFile(broken, []byte("token: "+sample.Canary+": ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	register := []string{"cluster", "register"}
@@ -76,7 +46,7 @@ func TestClusterRegisterRefuses(t *testing.T) {
 			t.Parallel()
 			r := m.run(t, append(register, tc.line...)...)
 			r.check(t, clierror.ExitUsage, tc.want)
-			if strings.Contains(r.out+r.err, clusterCanary) {
+			if strings.Contains(r.out+r.err, sample.Canary) {
 				t.Errorf("the output holds the kubeconfig:\n%s%s", r.out, r.err)
 			}
 		})
@@ -90,7 +60,7 @@ func TestClusterCommands(t *testing.T) {
 	server := sharedKCP(t)
 	m := newMachine(t)
 	upstream := filepath.Join(server.DataDir, "admin.kubeconfig")
-	file := clusterFile(t, m)
+	file := sample.Kubeconfig(t, m.home)
 	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
@@ -111,17 +81,17 @@ func TestClusterCommands(t *testing.T) {
 	stored := &corev1.Secret{}
 	find := func() string {
 		t.Helper()
-		if err := c.Get(t.Context(), client.ObjectKey{Namespace: clusterNamespace, Name: "east"}, stored); err != nil {
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "rik-clusters", Name: "east"}, stored); err != nil {
 			t.Fatal(err)
 		}
-		return string(stored.Data[kubeconfigKey])
+		return string(stored.Data["kubeconfig"])
 	}
 	register("east", "--context", "west").check(t, clierror.ExitConflict, "already exists")
 	if text := find(); !strings.Contains(text, "east-token") || len(stored.OwnerReferences) != 1 || stored.OwnerReferences[0].Kind != "Cluster" {
 		t.Errorf("the Secret holds %s, owned by %v", text, stored.OwnerReferences)
 	}
 	register("east", "--context", "west", "--rotate").check(t, clierror.ExitOK, "new credentials")
-	if text := find(); !strings.Contains(text, clusterCanary) {
+	if text := find(); !strings.Contains(text, sample.Canary) {
 		t.Errorf("after --rotate the Secret holds %s", text)
 	}
 
@@ -132,7 +102,7 @@ func TestClusterCommands(t *testing.T) {
 	for _, name := range []string{"east", "west"} {
 		r := at("describe", "cluster", name)
 		r.check(t, clierror.ExitOK, "Kubeconfig:", "Sync mode:")
-		if strings.Contains(r.out, clusterCanary) {
+		if strings.Contains(r.out, sample.Canary) {
 			t.Errorf("the description holds the kubeconfig:\n%s", r.out)
 		}
 	}
@@ -192,6 +162,6 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 func TestClusterCommandsNeedAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.run(t, "cluster", "register", "east", "--kubeconfig", clusterFile(t, s.machine)).check(t, clierror.ExitNotFound, "no kcp")
+	s.run(t, "cluster", "register", "east", "--kubeconfig", sample.Kubeconfig(t, s.home)).check(t, clierror.ExitNotFound, "no kcp")
 	s.run(t, "cluster", "unregister", "east").check(t, clierror.ExitNotFound, "no kcp")
 }

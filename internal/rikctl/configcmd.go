@@ -46,19 +46,12 @@ func (t *tool) configView() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.Streams.Out, "# from %s\n%s", origin(found), data)
+			_, err = fmt.Fprintf(t.Streams.Out, "# from %s\n%s", found.Origin(), data)
 			return err
 		},
 	}
 	cmd.Flags().BoolVar(&raw, "raw", false, "with keys and tokens")
 	return cmd
-}
-
-func origin(found *config.Found) string {
-	if found.Path == "" {
-		return "$" + config.EnvServer
-	}
-	return found.Path
 }
 
 func (t *tool) configCurrent() *cobra.Command {
@@ -71,7 +64,7 @@ func (t *tool) configCurrent() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.Streams.Out, "%s at %s (from %s)\n", found.File.Cluster.Name, found.File.Cluster.Server, origin(found))
+			_, err = fmt.Fprintf(t.Streams.Out, "%s at %s (from %s)\n", found.File.Cluster.Name, found.File.Cluster.Server, found.Origin())
 			return err
 		},
 	}

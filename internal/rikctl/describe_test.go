@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/sample"
 	"rik.dev/rik/internal/rikctl/scheme"
 )
 
@@ -24,21 +25,21 @@ func TestDescribeGolden(t *testing.T) {
 	tenant := &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: "acme", UID: "99"}, Spec: rikv1alpha1.TenantSpec{
 		Users: []rikv1alpha1.TenantUser{{Name: "ada"}, {Name: "bob", Verbs: []string{"get", "list"}, Resources: []string{"workloads"}}}},
 		Status: rikv1alpha1.TenantStatus{Namespace: "acme", Instances: 4}}
-	gone := sampleInstance()
-	deleted := at(10)
+	gone := sample.SampleInstance()
+	deleted := sample.At(10)
 	gone.DeletionTimestamp, gone.Finalizers = &deleted, []string{rikv1alpha1.FinalizerNode}
-	template := sampleTemplate()
+	template := sample.SampleTemplate()
 	tests := []struct {
 		name string
 		obj  client.Object
 		d    details
 	}{
-		{"describe-workload", sampleWorkload(), details{instances: []rikv1alpha1.Instance{*sampleInstance(), pending}}},
+		{"describe-workload", sample.SampleWorkload(), details{instances: []rikv1alpha1.Instance{*sample.SampleInstance(), pending}}},
 		{"describe-function", functionOnly, details{events: &corev1.EventList{}}},
 		{"describe-app", app, details{}},
-		{"describe-instance", sampleInstance(), details{template: &template}},
+		{"describe-instance", sample.SampleInstance(), details{template: &template}},
 		{"describe-instance-without-revision", gone, details{}},
-		{"describe-node", sampleNode(), details{instances: []rikv1alpha1.Instance{*sampleInstance()}}},
+		{"describe-node", sample.SampleNode(), details{instances: []rikv1alpha1.Instance{*sample.SampleInstance()}}},
 		{"describe-tenant", tenant, details{}},
 	}
 	for _, tc := range tests {
@@ -52,7 +53,7 @@ func TestDescribeGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, tc.name, []byte(got))
+			sample.Golden(t, tc.name, []byte(got))
 		})
 	}
 }

@@ -267,7 +267,9 @@ func TestVersion(t *testing.T) {
 	m.run(t, "--version").check(t, clierror.ExitOK, "rikctl version ")
 	for _, format := range []string{"json", "yaml"} {
 		r := m.run(t, "version", "--client", "-o", format)
-		var v versions
+		var v struct {
+			Client struct{ Version, GoVersion string }
+		}
 		if err := yaml.Unmarshal([]byte(r.out), &v); err != nil || v.Client.Version == "" || v.Client.GoVersion == "" {
 			t.Errorf("version -o %s = %s (%v)", format, r.out, err)
 		}

@@ -2,52 +2,27 @@ package rikctl
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/rikctl/sample"
 )
-
-// widgetImport returns the import of widgets from one cluster. The .spec of a widget has the
-// given properties, as JSON, of which some are required.
-func widgetImport(location, properties string, required ...string) *apiresourcev1alpha1.APIResourceImport {
-	names, err := json.Marshal(append([]string{}, required...))
-	if err != nil {
-		panic(err)
-	}
-	raw := fmt.Sprintf(`{"type":"object","required":["spec"],"properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object"},`+
-		`"spec":{"type":"object","required":%s,"properties":%s}}}`, names, properties)
-	i := &apiresourcev1alpha1.APIResourceImport{Spec: apiresourcev1alpha1.APIResourceImportSpec{
-		Location: location, SchemaUpdateStrategy: apiresourcev1alpha1.UpdateUnpublished,
-		CommonAPIResourceSpec: apiresourcev1alpha1.CommonAPIResourceSpec{
-			GroupVersion:    apiresourcev1alpha1.GroupVersion{Group: "example.org", Version: "v1"},
-			Scope:           apiextensionsv1.NamespaceScoped,
-			Names:           apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
-			SubResources:    []apiresourcev1alpha1.SubResource{{Name: apiresourcev1alpha1.SubResourceStatus}},
-			OpenAPIV3Schema: runtime.RawExtension{Raw: []byte(raw)},
-		}}}
-	i.Name = apiresourcev1alpha1.ImportName(i.Spec.GVR(), location)
-	return i
-}
 
 func TestNegotiatePlanGolden(t *testing.T) {
 	t.Parallel()
 	key := schema.GroupResource{Group: "example.org", Resource: "widgets"}
-	founded := map[string]time.Time{"us-east1": at(0).Time, "us-west1": at(1).Time, "eu-north1": at(2).Time}
-	rich := widgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
-	poor := widgetImport("us-west1", `{"color":{"type":"string","maxLength":12},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
-	other := widgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color")
-	hostile := widgetImport("eu-north1", `{"color":{"type":"string"},"size\u001b[31m":{"type":"string"}}`, "color")
-	broken := widgetImport("eu-north1", `{}`)
+	founded := map[string]time.Time{"us-east1": sample.At(0).Time, "us-west1": sample.At(1).Time, "eu-north1": sample.At(2).Time}
+	rich := sample.WidgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
+	poor := sample.WidgetImport("us-west1", `{"color":{"type":"string","maxLength":12},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
+	other := sample.WidgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color")
+	hostile := sample.WidgetImport("eu-north1", `{"color":{"type":"string"},"size\u001b[31m":{"type":"string"}}`, "color")
+	broken := sample.WidgetImport("eu-north1", `{}`)
 	broken.Spec.OpenAPIV3Schema.Raw = []byte(`[]`)
 	enforcing := &apiresourcev1alpha1.NegotiatedAPIResource{
 		ObjectMeta: metav1.ObjectMeta{Name: "widgets.v1.example.org", Annotations: map[string]string{
@@ -81,7 +56,7 @@ func TestNegotiatePlanGolden(t *testing.T) {
 			if strings.Contains(out.String(), "\x1b") {
 				t.Errorf("what a cluster says reaches the terminal: %q", out.String())
 			}
-			golden(t, name, out.Bytes())
+			sample.Golden(t, name, out.Bytes())
 		})
 	}
 }

@@ -3,15 +3,17 @@ package rikctl
 import (
 	"strings"
 	"testing"
+
+	"rik.dev/rik/internal/rikctl/sample"
 )
 
 func TestPortableTakesOneContextWhole(t *testing.T) {
 	t.Parallel()
-	data, err := portable(clusterFile(t, newMachine(t)), "west")
+	data, err := portable(sample.Kubeconfig(t, t.TempDir()), "west")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := string(data); !strings.Contains(text, clusterCanary) || strings.Contains(text, "east") || strings.Contains(text, "tokenFile") {
+	if text := string(data); !strings.Contains(text, sample.Canary) || strings.Contains(text, "east") || strings.Contains(text, "tokenFile") {
 		t.Errorf("portable = %s", text)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/sample"
 )
 
 // deployments is the type that these tests split.
@@ -26,10 +27,10 @@ var deployments = loader.Type{GVK: schema.GroupVersionKind{Group: "apps", Versio
 func clusterOfTests(name string, labels map[string]string) *workloadv1alpha1.Cluster {
 	return &workloadv1alpha1.Cluster{
 		TypeMeta:   metav1.TypeMeta{APIVersion: workloadv1alpha1.SchemeGroupVersion.String(), Kind: "Cluster"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, CreationTimestamp: at(1)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, CreationTimestamp: sample.At(1)},
 		Status: workloadv1alpha1.ClusterStatus{
 			SyncedResources: []string{"deployments.apps"},
-			Conditions:      []metav1.Condition{{Type: "Ready", Status: "True", Reason: "ClusterReady", LastTransitionTime: at(1)}},
+			Conditions:      []metav1.Condition{{Type: "Ready", Status: "True", Reason: "ClusterReady", LastTransitionTime: sample.At(1)}},
 		},
 	}
 }
@@ -108,7 +109,7 @@ func atRest(t *testing.T) *snapshot {
 // whyOf returns the explanation for web in a snapshot.
 func whyOf(t *testing.T, s *snapshot) division {
 	t.Helper()
-	w, err := loader.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, at(12).Time)
+	w, err := loader.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, sample.At(12).Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,14 +124,14 @@ func TestWhyDividedGolden(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, s *snapshot){
 		"why-divided": func(*testing.T, *snapshot) {},
 		"why-divided-lost": func(_ *testing.T, s *snapshot) {
-			turn(s.clusters[0], "Ready", at(12).Add(-time.Minute))
+			turn(s.clusters[0], "Ready", sample.At(12).Add(-time.Minute))
 		},
 		"why-divided-placement": func(t *testing.T, s *snapshot) {
 			root := s.lists[deployments.GVK].all[0]
 			root.SetAnnotations(map[string]string{workloadv1alpha1.HintPrefix + "max-moves": "2/10m", workloadv1alpha1.HintPrefix + "max-surge": "1"})
 			for i, name := range []string{"first", "second"} {
 				s.putPlacement(&workloadv1alpha1.Placement{
-					ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", CreationTimestamp: at(i)},
+					ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", CreationTimestamp: sample.At(i)},
 					Spec: workloadv1alpha1.PlacementSpec{Selector: &metav1.LabelSelector{}, PlacementPolicy: workloadv1alpha1.PlacementPolicy{
 						Strategy: workloadv1alpha1.StrategyWeighted, Weights: []workloadv1alpha1.ClusterWeight{{Cluster: "east", Weight: 4}}}},
 				})
@@ -155,13 +156,13 @@ func TestWhyDividedGolden(t *testing.T) {
 			change(t, s)
 			d := whyOf(t, s)
 			var out bytes.Buffer
-			if err := printDivision(&out, &d, at(12).Time); err != nil {
+			if err := printDivision(&out, &d, sample.At(12).Time); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Contains(out.String(), "\x1b") {
 				t.Errorf("what a cluster says reaches the terminal: %q", out.String())
 			}
-			golden(t, name, out.Bytes())
+			sample.Golden(t, name, out.Bytes())
 		})
 	}
 }
@@ -169,20 +170,20 @@ func TestWhyDividedGolden(t *testing.T) {
 func TestWhyDividedJSON(t *testing.T) {
 	t.Parallel()
 	s := atRest(t)
-	turn(s.clusters[0], "Ready", at(12).Add(-time.Minute))
+	turn(s.clusters[0], "Ready", sample.At(12).Add(-time.Minute))
 	for _, output := range printer.Outputs {
 		var out bytes.Buffer
 		if err := printer.Data(&out, whyOf(t, s), output); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, "why-divided-"+output, out.Bytes())
+		sample.Golden(t, "why-divided-"+output, out.Bytes())
 	}
 }
 
 // planOf plans the roots of files over a snapshot. change makes the other changes of the files.
 func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*unstructured.Unstructured) *planner {
 	t.Helper()
-	p := &planner{types: []loader.Type{deployments}, now: at(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}
+	p := &planner{types: []loader.Type{deployments}, now: sample.At(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}
 	change(p)
 	for _, root := range roots {
 		if err := p.addRoot(t.Context(), root, deployments, "web.yaml"); err != nil {
@@ -224,7 +225,7 @@ func TestPlanGolden(t *testing.T) {
 		"plan-cluster": {func(p *planner) {
 			p.after.putCluster(expected(&workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "north"}}, p.before.clusters))
 			lost := p.before.cluster("east").DeepCopy()
-			turn(lost, "Ready", at(12).Time)
+			turn(lost, "Ready", sample.At(12).Time)
 			p.after.putCluster(lost)
 			p.affected = []string{""}
 		}, nil, true},
@@ -243,7 +244,7 @@ func TestPlanGolden(t *testing.T) {
 			if err := printPlans(&out, p); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name, out.Bytes())
+			sample.Golden(t, name, out.Bytes())
 			if got := p.changes(); got != tc.changes {
 				t.Errorf("changes = %v, want %v\n%s", got, tc.changes, out.String())
 			}
@@ -261,7 +262,7 @@ func TestWhatifGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			before, now := atRest(t), at(12).Time
+			before, now := atRest(t), sample.At(12).Time
 			after := before.over()
 			if err := s.apply(after, now); err != nil {
 				t.Fatal(err)
@@ -274,7 +275,7 @@ func TestWhatifGolden(t *testing.T) {
 			if err := printImpact(&out, look, &s, now); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name, out.Bytes())
+			sample.Golden(t, name, out.Bytes())
 		})
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/sample"
 )
 
 func TestSplitNames(t *testing.T) {
@@ -81,7 +83,7 @@ func TestAddedCluster(t *testing.T) {
 	east := clusterOfTests("east", nil)
 	east.Status.Conditions = append(east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionTrue})
 	registered := []*workloadv1alpha1.Cluster{east}
-	c, err := addedCluster("north=region=eu,cpu=2500m,memory=8Gi,capacity.example.com/gpu=3,example.com/tier=gold", registered, at(1).Time)
+	c, err := addedCluster("north=region=eu,cpu=2500m,memory=8Gi,capacity.example.com/gpu=3,example.com/tier=gold", registered, sample.At(1).Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,11 +94,11 @@ func TestAddedCluster(t *testing.T) {
 	if c.Status.Allocatable.Cpu().MilliValue() != 2500 || c.Status.Allocatable.Memory().Value() != 8<<30 || gpus.Value() != 3 {
 		t.Errorf("it has %v", c.Status.Allocatable)
 	}
-	if diff := cmp.Diff([]string{"deployments.apps"}, c.Status.SyncedResources); diff != "" || fences(c.Status.Conditions) != "yes" {
-		t.Errorf("it takes %v, fences: %s", c.Status.SyncedResources, fences(c.Status.Conditions))
+	if diff := cmp.Diff([]string{"deployments.apps"}, c.Status.SyncedResources); diff != "" || !meta.IsStatusConditionTrue(c.Status.Conditions, workloadv1alpha1.ConditionFencing) {
+		t.Errorf("it takes %v, and its conditions are %v", c.Status.SyncedResources, c.Status.Conditions)
 	}
 	for _, text := range []string{"", "East", "east", "a.b", "north=region", "north=cpu=many", "north=region=a b", "north=,", "north==x"} {
-		if _, err := addedCluster(text, registered, at(1).Time); !errors.As(err, &cmdline.UsageError{}) {
+		if _, err := addedCluster(text, registered, sample.At(1).Time); !errors.As(err, &cmdline.UsageError{}) {
 			t.Errorf("addedCluster(%q) = %v, want a usage error", text, err)
 		}
 	}
@@ -106,7 +108,7 @@ func TestAddedCluster(t *testing.T) {
 func TestExpectedLeavesRegisteredClusters(t *testing.T) {
 	t.Parallel()
 	broken := clusterOfTests("east", nil)
-	turn(broken, workloadv1alpha1.ConditionReady, at(2).Time)
+	turn(broken, workloadv1alpha1.ConditionReady, sample.At(2).Time)
 	if got := expected(broken, []*workloadv1alpha1.Cluster{broken}); got != broken {
 		t.Errorf("expected = %v", got)
 	}
@@ -124,7 +126,7 @@ func TestOverlay(t *testing.T) {
 // TestScenarios checks the effect of each flag, and that the original snapshot does not change.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
-	now := at(12).Time
+	now := sample.At(12).Time
 	before := atRest(t)
 	after := before.over()
 	s := scenario{lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}

@@ -22,6 +22,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/sample"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
@@ -359,7 +360,7 @@ func tryRequests(t *testing.T, s *splitSite) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := at(12).Time
+	now := sample.At(12).Time
 	after := before.over()
 	if err := (&scenario{lost: []string{"east"}}).apply(after, now); err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 	}
 	server := found.File.Cluster.Server
 	if !onThisMachine(server) {
-		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", origin(found), server)
+		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", found.Origin(), server)
 		return o
 	}
 	path := t.Getter.Source.SystemPath()
@@ -30,11 +30,11 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 	case errors.Is(err, fs.ErrPermission):
 		sudo = "sudo "
 	case err != nil:
-		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: name config.yaml of the server's --data-dir with --config or $RIKCONFIG (%s does not exist)", origin(found), server, path)
+		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: name config.yaml of the server's --data-dir with --config or $RIKCONFIG (%s does not exist)", found.Origin(), server, path)
 		return o
 	}
 	line := cmdline.CommandLine(append([]string{"--config=" + path}, withoutConfig(args)...))
-	o.Next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", origin(found), sudo, line)
+	o.Next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", found.Origin(), sudo, line)
 	return o
 }
 

@@ -37,9 +37,9 @@ func (s site) report(ctx context.Context, name string, conditions ...metav1.Cond
 func TestServerCreateTenantWaits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	notYet := metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "the datastore is slow"}
-	made := metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Reason: "Made", Message: "made"}
-	taken := metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}
+	notYet := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NotMade", Message: "the datastore is slow"}
+	made := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Made", Message: "made"}
+	taken := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NamespaceTaken", Message: "taken"}
 	for name, tc := range map[string]struct {
 		conditions []metav1.Condition
 		timeout    string

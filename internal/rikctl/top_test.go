@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/sample"
 )
 
 func TestTopGolden(t *testing.T) {
@@ -19,21 +20,21 @@ func TestTopGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := printTopNodes(&out, byCPU, []rikv1alpha1.Node{*sampleNode()}, false); err != nil {
+	if err := printTopNodes(&out, byCPU, []rikv1alpha1.Node{*sample.SampleNode()}, false); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "top-nodes", out.Bytes())
+	sample.Golden(t, "top-nodes", out.Bytes())
 	out.Reset()
 	if err := printTopInstances(&out, byCPU, topFlags{allSpaces: true}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "top-instances", out.Bytes())
+	sample.Golden(t, "top-instances", out.Bytes())
 	out.Reset()
 	byCPU[1].VM = &vmUsage{VCPUNanos: 12_345_678_901, Exits: 99, DiskReadBytes: 3 << 20, DiskWriteBytes: 1023, NetworkReceiveBytes: 5 << 10, NetworkTransmitBytes: 7 << 30}
 	if err := printTopVMs(&out, byCPU, topFlags{allSpaces: true}); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "top-vms", out.Bytes())
+	sample.Golden(t, "top-vms", out.Bytes())
 
 	if got, err := choose(items, "nodes", []string{"worker-2"}, ""); err != nil || len(got) != 1 || got[0].Name != "worker-2" {
 		t.Errorf("choose by name = %v, %v", got, err)

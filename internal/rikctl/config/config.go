@@ -69,6 +69,14 @@ type Found struct {
 	Client *api.Config
 }
 
+// Origin names the file that the configuration is from, or the environment variable.
+func (f *Found) Origin() string {
+	if f.Path == "" {
+		return "$" + EnvServer
+	}
+	return f.Path
+}
+
 // Source holds everything that Find reads.
 type Source struct {
 	// Flag is the value of --config.

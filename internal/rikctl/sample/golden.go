@@ -1,4 +1,6 @@
-package rikctl
+// Package sample has objects and files for the tests of rikctl, and compares what it prints with
+// golden files.
+package sample
 
 import (
 	"flag"
@@ -17,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-func golden(t *testing.T, name string, got []byte) {
+func Golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
 	if *update {
@@ -34,12 +36,12 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// at returns an hour of the day on which all events of these tests happen.
-func at(hour int) metav1.Time {
+// At returns an hour of the day on which all events of these tests happen.
+func At(hour int) metav1.Time {
 	return metav1.NewTime(time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC))
 }
 
-func sampleTemplate() rikv1alpha1.InstanceTemplate {
+func SampleTemplate() rikv1alpha1.InstanceTemplate {
 	return rikv1alpha1.InstanceTemplate{
 		Kind: rikv1alpha1.KindPod, RestartPolicy: rikv1alpha1.RestartAlways,
 		InitContainers: []rikv1alpha1.Container{{Name: "prepare", Image: "busybox", Command: []string{"sh", "-c"}, Args: []string{"true"}}},
@@ -66,27 +68,27 @@ func sampleTemplate() rikv1alpha1.InstanceTemplate {
 	}
 }
 
-func sampleWorkload() *rikv1alpha1.Workload {
+func SampleWorkload() *rikv1alpha1.Workload {
 	return &rikv1alpha1.Workload{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "0e4c1da4-0277-4088-9f37-8f445cbe8e46",
-			Labels: map[string]string{"tier": "front", "app": "web"}, CreationTimestamp: at(8), Generation: 2},
+			Labels: map[string]string{"tier": "front", "app": "web"}, CreationTimestamp: At(8), Generation: 2},
 		Spec: rikv1alpha1.WorkloadSpec{
 			Deploy: rikv1alpha1.DeployAutomatic, Replicas: new(int32(3)),
 			Strategy:         rikv1alpha1.UpdateStrategy{Type: rikv1alpha1.RollingUpdate, MaxSurge: new(intstr.FromString("25%"))},
-			InstanceTemplate: sampleTemplate(),
+			InstanceTemplate: SampleTemplate(),
 		},
 		Status: rikv1alpha1.WorkloadStatus{
 			ObservedGeneration: 2, Replicas: 3, ReadyReplicas: 2, UpdatedReplicas: 3, PendingReplicas: 1, CurrentRevision: "web-b2c4d6f8h2",
 			Addresses:  []string{"10.63.0.4", "192.0.2.7"},
-			Conditions: []metav1.Condition{{Type: "Available", Status: "False", Reason: "MinimumReplicasUnavailable", Message: "2 of 3 are ready", LastTransitionTime: at(9)}},
+			Conditions: []metav1.Condition{{Type: "Available", Status: "False", Reason: "MinimumReplicasUnavailable", Message: "2 of 3 are ready", LastTransitionTime: At(9)}},
 		},
 	}
 }
 
-func sampleInstance() *rikv1alpha1.Instance {
-	started := at(9)
+func SampleInstance() *rikv1alpha1.Instance {
+	started := At(9)
 	return &rikv1alpha1.Instance{
-		ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "shop", UID: "6f0d", CreationTimestamp: at(9)},
+		ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "shop", UID: "6f0d", CreationTimestamp: At(9)},
 		Spec:       rikv1alpha1.InstanceSpec{Workload: "web", Revision: "web-b2c4d6f8h2", NodeName: "worker-1"},
 		Status: rikv1alpha1.InstanceStatus{
 			Phase: rikv1alpha1.InstanceRunning, Reason: "CrashLoopBackOff", Message: "container web exited with 1 three times",
@@ -100,9 +102,9 @@ func sampleInstance() *rikv1alpha1.Instance {
 	}
 }
 
-func sampleNode() *rikv1alpha1.Node {
+func SampleNode() *rikv1alpha1.Node {
 	return &rikv1alpha1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "77aa", CreationTimestamp: at(7), Labels: map[string]string{"disk": "ssd"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "77aa", CreationTimestamp: At(7), Labels: map[string]string{"disk": "ssd"}},
 		Spec: rikv1alpha1.NodeSpec{PodCIDR: "10.62.3.0/24", Unschedulable: true, Taints: []rikv1alpha1.Taint{{Key: "gpu", Value: "yes", Effect: rikv1alpha1.TaintNoSchedule},
 			{Key: "rik.dev/unschedulable", Effect: rikv1alpha1.TaintNoSchedule}}},
 		Status: rikv1alpha1.NodeStatus{
@@ -111,7 +113,7 @@ func sampleNode() *rikv1alpha1.Node {
 			Info: rikv1alpha1.NodeInfo{Hostname: "worker-1", InternalAddress: "192.0.2.7", MachineID: "abc", BootID: "def", Distribution: "Debian", DistributionVersion: "12",
 				OperatingSystem: "linux", Architecture: "amd64", KernelVersion: "6.18.0", AgentVersion: "v0.1.0", RuntimeVersion: "runc 1.5.2",
 				CPUs: 2, MemoryBytes: 24 << 30, DiskBytes: 100 << 30, Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp}},
-			Conditions: []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Heartbeat", LastTransitionTime: at(7)}},
+			Conditions: []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Heartbeat", LastTransitionTime: At(7)}},
 		},
 	}
 }
