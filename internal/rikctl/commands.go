@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubectl/pkg/cmd/patch"
 	"k8s.io/kubectl/pkg/util/completion"
 
+	"rik.dev/rik/internal/rikctl/apply"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/ownership"
 )
@@ -44,12 +45,12 @@ func (t *tool) addCommands(root *cobra.Command) {
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, t.createCommand(), t.deployCommand(), t.scaleCommand(), t.rolloutCommand(), t.logsCommand(), t.execCommand(),
+	add(groupRun, t.createCommand(), apply.NewDeployCommand(t.Factory), t.scaleCommand(), t.rolloutCommand(), t.logsCommand(), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(t.whyObject), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
-	add(groupChange, t.applyCommand(), t.deleteCommand(),
-		t.diffCommand(), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
+	add(groupChange, apply.NewCommand(t.Factory), t.deleteCommand(),
+		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
 	add(groupOperate, t.clusterCommand())

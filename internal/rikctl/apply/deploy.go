@@ -1,4 +1,4 @@
-package rikctl
+package apply
 
 import (
 	"context"
@@ -11,12 +11,15 @@ import (
 	"sigs.k8s.io/yaml"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/manifest"
 	"rik.dev/rik/internal/rikctl/ownership"
 )
 
-func (t *tool) deployCommand() *cobra.Command {
+// NewDeployCommand returns the command "rikctl deploy".
+func NewDeployCommand(f *access.Factory) *cobra.Command {
+	t := &tool{f}
 	var files []string
 	cmd := &cobra.Command{
 		Use:   "deploy -f FILE",

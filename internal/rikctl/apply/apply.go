@@ -1,4 +1,4 @@
-package rikctl
+package apply
 
 import (
 	"errors"
@@ -13,15 +13,17 @@ import (
 	"k8s.io/kubectl/pkg/cmd/diff"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/manifest"
 	"rik.dev/rik/internal/rikctl/ownership"
 )
 
-// applyCommand is kubectl's apply with server-side apply as the default, because the server has
+// NewCommand is kubectl's apply with server-side apply as the default, because the server has
 // the schemas of rik's types.
-func (t *tool) applyCommand() *cobra.Command {
+func NewCommand(f *access.Factory) *cobra.Command {
+	t := &tool{f}
 	cmd := apply.NewCmdApply(cmdline.Program, t.Kube, t.Streams)
 	cmd.RemoveCommand(cmd.Commands()...) // the subcommands serve only client-side apply
 	mergedByServer(cmd)
@@ -52,8 +54,9 @@ func mergedByServer(cmd *cobra.Command) {
 	_ = serverSide.Value.Set("true")
 }
 
-// diffCommand is kubectl's diff. It compares with the result of a dry run on the server.
-func (t *tool) diffCommand() *cobra.Command {
+// NewDiffCommand is kubectl's diff. It compares with the result of a dry run on the server.
+func NewDiffCommand(f *access.Factory) *cobra.Command {
+	t := &tool{f}
 	cmd := diff.NewCmdDiff(t.Kube, t.Streams)
 	mergedByServer(ownership.AsFile(cmd))
 	kubectls := cmd.Run
