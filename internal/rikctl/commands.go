@@ -17,6 +17,7 @@ import (
 
 	"rik.dev/rik/internal/rikctl/apply"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/ownership"
 )
 
@@ -49,7 +50,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(t.whyObject), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
-	add(groupChange, apply.NewCommand(t.Factory), t.deleteCommand(),
+	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())

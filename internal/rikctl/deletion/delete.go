@@ -1,4 +1,4 @@
-package rikctl
+package deletion
 
 import (
 	"context"
@@ -18,15 +18,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
-// deleteCommand is kubectl's delete, extended by the form of the published design: it deletes an
+// NewCommand is kubectl's delete, extended by the form of the published design: it deletes an
 // app by its name, and reports each node that has removed it.
-func (t *tool) deleteCommand() *cobra.Command {
+func NewCommand(f *access.Factory) *cobra.Command {
+	t := &tool{f}
 	cmd := kubedelete.NewCmdDelete(t.Kube, t.Streams)
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
