@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/rikctl/apply"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/deletion"
+	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/ownership"
 )
 
@@ -48,7 +49,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	}
 	add(groupRun, t.createCommand(), apply.NewDeployCommand(t.Factory), t.scaleCommand(), t.rolloutCommand(), t.logsCommand(), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
-	add(groupLook, t.getCommand(), t.describeCommand(), t.whyCommand(t.whyObject), t.planCommand(), t.whatifCommand(), t.topCommand(),
+	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), t.whyCommand(t.whyObject), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),

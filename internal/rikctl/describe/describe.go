@@ -1,4 +1,4 @@
-package rikctl
+package describe
 
 import (
 	"bytes"
@@ -19,13 +19,15 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
-// describeCommand is kubectl's describe, with describers for rik's own types.
-func (t *tool) describeCommand() *cobra.Command {
+// NewCommand is kubectl's describe, with describers for rik's own types.
+func NewCommand(f *access.Factory) *cobra.Command {
+	t := &tool{f}
 	flags := kubecmd.NewDescribeFlags(t.Kube, t.Streams)
 	cmd := &cobra.Command{
 		Use:   "describe TYPE NAME | TYPE/NAME | -f FILE",
