@@ -20,6 +20,7 @@ import (
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/ownership"
+	"rik.dev/rik/internal/rikctl/why"
 )
 
 // The groups of commands in the help.
@@ -49,7 +50,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	}
 	add(groupRun, t.createCommand(), apply.NewDeployCommand(t.Factory), t.scaleCommand(), t.rolloutCommand(), t.logsCommand(), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
-	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), t.whyCommand(t.whyObject), t.planCommand(), t.whatifCommand(), t.topCommand(),
+	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),

@@ -1,4 +1,4 @@
-package rikctl
+package why
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/printer"
@@ -25,7 +26,9 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-func (t *tool) whyCommand(explainObject func(cmd *cobra.Command, given []string, output string) error) *cobra.Command {
+// NewCommand returns the command "rikctl why".
+func NewCommand(f *access.Factory, explainObject func(cmd *cobra.Command, given []string, output string) error) *cobra.Command {
+	t := &tool{f}
 	var output string
 	cmd := &cobra.Command{
 		Use:   "why INSTANCE | TYPE/NAME | TYPE NAME",
