@@ -22,8 +22,8 @@ import (
 
 // NewCommand is kubectl's apply with server-side apply as the default, because the server has
 // the schemas of rik's types.
-func NewCommand(f *access.Factory) *cobra.Command {
-	t := &tool{f}
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	cmd := apply.NewCmdApply(cmdline.Program, t.Kube, t.Streams)
 	cmd.RemoveCommand(cmd.Commands()...) // the subcommands serve only client-side apply
 	mergedByServer(cmd)
@@ -55,8 +55,8 @@ func mergedByServer(cmd *cobra.Command) {
 }
 
 // NewDiffCommand is kubectl's diff. It compares with the result of a dry run on the server.
-func NewDiffCommand(f *access.Factory) *cobra.Command {
-	t := &tool{f}
+func NewDiffCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	cmd := diff.NewCmdDiff(t.Kube, t.Streams)
 	mergedByServer(ownership.AsFile(cmd))
 	kubectls := cmd.Run

@@ -18,8 +18,8 @@ import (
 )
 
 // NewDeployCommand returns the command "rikctl deploy".
-func NewDeployCommand(f *access.Factory) *cobra.Command {
-	t := &tool{f}
+func NewDeployCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var files []string
 	cmd := &cobra.Command{
 		Use:   "deploy -f FILE",

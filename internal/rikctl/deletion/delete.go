@@ -27,8 +27,8 @@ import (
 
 // NewCommand is kubectl's delete, extended by the form of the published design: it deletes an
 // app by its name, and reports each node that has removed it.
-func NewCommand(f *access.Factory) *cobra.Command {
-	t := &tool{f}
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	cmd := kubedelete.NewCmdDelete(t.Kube, t.Streams)
 	kubectls := cmd.Run
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {

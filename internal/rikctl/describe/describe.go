@@ -26,8 +26,8 @@ import (
 )
 
 // NewCommand is kubectl's describe, with describers for rik's own types.
-func NewCommand(f *access.Factory) *cobra.Command {
-	t := &tool{f}
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	flags := kubecmd.NewDescribeFlags(t.Kube, t.Streams)
 	cmd := &cobra.Command{
 		Use:   "describe TYPE NAME | TYPE/NAME | -f FILE",

@@ -27,8 +27,8 @@ import (
 )
 
 // NewCommand returns the command "rikctl why".
-func NewCommand(f *access.Factory, explainObject func(cmd *cobra.Command, given []string, output string) error) *cobra.Command {
-	t := &tool{f}
+func NewCommand(factory *access.Factory, explainObject func(cmd *cobra.Command, given []string, output string) error) *cobra.Command {
+	t := &tool{factory}
 	var output string
 	cmd := &cobra.Command{
 		Use:   "why INSTANCE | TYPE/NAME | TYPE NAME",

@@ -1,4 +1,4 @@
-package rikctl
+package logs
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package rikctl
+package logs
 
 import (
 	"bufio"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/scheme"
@@ -32,7 +33,9 @@ type logFlags struct {
 	prefix  bool
 }
 
-func (t *tool) logsCommand() *cobra.Command {
+// NewCommand returns the command "rikctl logs".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	f := &logFlags{}
 	cmd := &cobra.Command{
 		Use:   "logs INSTANCE | workload/NAME",
