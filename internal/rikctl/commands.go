@@ -21,6 +21,7 @@ import (
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/ownership"
+	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/why"
 )
 
@@ -49,7 +50,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, t.createCommand(), apply.NewDeployCommand(t.Factory), t.scaleCommand(), t.rolloutCommand(), logs.NewCommand(t.Factory), t.execCommand(),
+	add(groupRun, t.createCommand(), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())

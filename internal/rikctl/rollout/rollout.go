@@ -1,4 +1,4 @@
-package rikctl
+package rollout
 
 import (
 	"bytes"
@@ -24,6 +24,7 @@ import (
 
 	"rik.dev/rik/api/rik/revision"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/ownership"
@@ -110,7 +111,9 @@ func numbers(revisions []rikv1alpha1.WorkloadRevision) string {
 	return strings.Join(words, ", ")
 }
 
-func (t *tool) rolloutCommand() *cobra.Command {
+// NewCommand returns the command "rikctl rollout".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "rollout",
 		Short: "Watch, undo, restart or pause the rollout of a workload",
