@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubectl/pkg/util/completion"
 
 	"rik.dev/rik/internal/rikctl/apply"
+	"rik.dev/rik/internal/rikctl/cluster"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
@@ -58,7 +59,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
-	add(groupOperate, t.clusterCommand())
+	add(groupOperate, cluster.NewCommand(t.Factory))
 	add(groupRikctl, t.configCommand(), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)

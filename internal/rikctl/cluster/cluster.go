@@ -1,4 +1,4 @@
-package rikctl
+package cluster
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/scheme"
@@ -30,7 +31,9 @@ const (
 // notAKCP is the next step to show if a server does not have the type Cluster.
 const notAKCP = `the server is no kcp: "rik kcp" runs one, and writes the configuration that reaches it`
 
-func (t *tool) clusterCommand() *cobra.Command {
+// NewCommand returns the command "rikctl cluster".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "cluster",
 		Short: "Register clusters with a kcp, and let go of them",
