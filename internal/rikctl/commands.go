@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/rollout"
+	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/why"
 )
 
@@ -58,7 +59,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
-	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), t.tokenCommand())
+	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
 	add(groupRikctl, t.configCommand(), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))

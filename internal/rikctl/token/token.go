@@ -1,4 +1,4 @@
-package rikctl
+package token
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rpc/jointoken"
@@ -22,7 +23,9 @@ import (
 // tokenLife is the default lifetime of a new token.
 const tokenLife = 24 * time.Hour
 
-func (t *tool) tokenCommand() *cobra.Command {
+// NewCommand returns the command "rikctl token".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "token",
 		Short: "Manage the tokens with which machines join as nodes",
