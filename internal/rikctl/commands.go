@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/rikctl/apply"
 	"rik.dev/rik/internal/rikctl/cluster"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/create"
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/logs"
@@ -52,7 +53,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, t.createCommand(), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), t.execCommand(),
+	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), t.topCommand(),
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())

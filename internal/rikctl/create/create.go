@@ -1,4 +1,4 @@
-package rikctl
+package create
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/manifest"
@@ -23,7 +24,9 @@ import (
 // maxReplicas limits one "create instance", so that a typing mistake does not fill the cluster.
 const maxReplicas = 10_000
 
-func (t *tool) createCommand() *cobra.Command {
+// NewCommand returns the command "rikctl create".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	cmd := cmdline.Group(&cobra.Command{
 		Use:   "create",
 		Short: "Create workloads, instances, tenants and namespaces",
