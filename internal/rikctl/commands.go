@@ -21,6 +21,7 @@ import (
 	"rik.dev/rik/internal/rikctl/create"
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
+	"rik.dev/rik/internal/rikctl/lint"
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/rollout"
@@ -59,7 +60,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
-		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), t.lintCommand())
+		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
 	add(groupRikctl, t.configCommand(), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),

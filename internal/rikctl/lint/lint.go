@@ -1,4 +1,4 @@
-package rikctl
+package lint
 
 import (
 	"context"
@@ -16,13 +16,16 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v0 "rik.dev/rik/api/rik/v0"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 	"rik.dev/rik/internal/rikctl/manifest"
 )
 
-func (t *tool) lintCommand() *cobra.Command {
+// NewCommand returns the command "rikctl lint".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var files []string
 	var offline bool
 	cmd := &cobra.Command{
