@@ -1,4 +1,4 @@
-package rikctl
+package top
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/cli-runtime/pkg/printers"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/printer"
@@ -49,7 +50,9 @@ type topFlags struct {
 	vm         bool
 }
 
-func (t *tool) topCommand() *cobra.Command {
+// NewCommand returns the command "rikctl top".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "top",
 		Short: "Show what nodes and instances use now",
