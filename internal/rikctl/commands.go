@@ -27,6 +27,7 @@ import (
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
+	"rik.dev/rik/internal/rikctl/wait"
 	"rik.dev/rik/internal/rikctl/why"
 )
 
@@ -58,7 +59,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
-		events.NewCmdEvents(t.Getter, t.Streams), t.waitCommand(), t.apiCommand())
+		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), t.apiCommand())
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))

@@ -1,4 +1,4 @@
-package rikctl
+package wait
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package rikctl
+package wait
 
 import (
 	"context"
@@ -23,14 +23,16 @@ import (
 	"k8s.io/kubectl/pkg/cmd/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/trouble"
 )
 
-// waitCommand is kubectl's wait with a short form for waiting for a phase.
-func (t *tool) waitCommand() *cobra.Command {
+// NewCommand is kubectl's wait with a short form for waiting for a phase.
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	flags := wait.NewWaitFlags(t.Getter, t.Streams)
 	cmd := wait.NewCmdWait(t.Getter, t.Streams)
 	cmd.ResetFlags()
