@@ -18,6 +18,7 @@ import (
 	"rik.dev/rik/internal/rikctl/apply"
 	"rik.dev/rik/internal/rikctl/cluster"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/configcmd"
 	"rik.dev/rik/internal/rikctl/create"
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
@@ -65,7 +66,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
-	add(groupRikctl, t.configCommand(), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
+	add(groupRikctl, configcmd.NewCommand(t.Factory), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupRikctl)

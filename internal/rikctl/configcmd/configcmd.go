@@ -1,4 +1,4 @@
-package rikctl
+package configcmd
 
 import (
 	"encoding/base64"
@@ -14,12 +14,15 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
-func (t *tool) configCommand() *cobra.Command {
+// NewCommand returns the command "rikctl config".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "config",
 		Short: "See and change which cluster rikctl speaks to",
