@@ -28,6 +28,7 @@ import (
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
+	"rik.dev/rik/internal/rikctl/versions"
 	"rik.dev/rik/internal/rikctl/wait"
 	"rik.dev/rik/internal/rikctl/why"
 )
@@ -66,7 +67,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
-	add(groupRikctl, configcmd.NewCommand(t.Factory), t.versionCommand(), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
+	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupRikctl)

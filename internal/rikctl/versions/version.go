@@ -1,4 +1,4 @@
-package rikctl
+package versions
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/version"
 )
@@ -26,7 +27,9 @@ type clientVersion struct {
 	Platform  string `json:"platform"`
 }
 
-func (t *tool) versionCommand() *cobra.Command {
+// NewCommand returns the command "rikctl version".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var clientOnly bool
 	var output string
 	cmd := &cobra.Command{
