@@ -24,6 +24,7 @@ import (
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/lint"
 	"rik.dev/rik/internal/rikctl/logs"
+	"rik.dev/rik/internal/rikctl/negotiate"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/token"
@@ -61,7 +62,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), t.execCommand(),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
-		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), t.apiCommand())
+		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), negotiate.NewCommand(t.Factory))
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))

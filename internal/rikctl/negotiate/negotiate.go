@@ -1,4 +1,4 @@
-package rikctl
+package negotiate
 
 import (
 	"context"
@@ -13,11 +13,14 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
 
-func (t *tool) apiCommand() *cobra.Command {
+// NewCommand returns the command "rikctl api".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "api",
 		Short: "See what clusters agree on, on a kcp",
