@@ -22,6 +22,7 @@ import (
 	"rik.dev/rik/internal/rikctl/create"
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
+	"rik.dev/rik/internal/rikctl/exec"
 	"rik.dev/rik/internal/rikctl/lint"
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/negotiate"
@@ -59,7 +60,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), t.execCommand(),
+	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), exec.NewCommand(t.Factory),
 		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
 		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), negotiate.NewCommand(t.Factory))

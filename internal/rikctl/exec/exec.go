@@ -1,4 +1,4 @@
-package rikctl
+package exec
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/kubectl/pkg/util/term"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/scheme"
@@ -28,7 +29,9 @@ type execRequest struct {
 	quiet     bool
 }
 
-func (t *tool) execCommand() *cobra.Command {
+// NewCommand returns the command "rikctl exec".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	r := execRequest{}
 	cmd := &cobra.Command{
 		Use:   "exec INSTANCE [-c CONTAINER] -- COMMAND [ARGUMENT...]",
