@@ -27,6 +27,7 @@ import (
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/negotiate"
 	"rik.dev/rik/internal/rikctl/ownership"
+	"rik.dev/rik/internal/rikctl/portforward"
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
@@ -61,7 +62,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		}
 	}
 	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), exec.NewCommand(t.Factory),
-		t.portForwardCommand(), t.suspendCommand(), t.resumeCommand())
+		portforward.NewCommand(t.Factory), t.suspendCommand(), t.resumeCommand())
 	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
 		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), negotiate.NewCommand(t.Factory))
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),

@@ -1,4 +1,4 @@
-package rikctl
+package portforward
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/forward"
@@ -20,7 +21,9 @@ import (
 	"rik.dev/rik/internal/rpc/portstream"
 )
 
-func (t *tool) portForwardCommand() *cobra.Command {
+// NewCommand returns the command "rikctl port-forward".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var addresses []string
 	cmd := &cobra.Command{
 		Use:   "port-forward INSTANCE|workload/NAME [LOCAL:]REMOTE...",
