@@ -28,6 +28,7 @@ import (
 	"rik.dev/rik/internal/rikctl/negotiate"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/portforward"
+	"rik.dev/rik/internal/rikctl/proxy"
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
@@ -70,7 +71,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
 	add(groupOperate, t.cordonCommand(), t.uncordonCommand(), t.drainCommand(), t.taintCommand(), t.nodeCommand(), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
-	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), t.proxyCommand(), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
+	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), proxy.NewCommand(t.Factory), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupRikctl)

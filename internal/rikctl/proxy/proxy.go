@@ -1,4 +1,4 @@
-package rikctl
+package proxy
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubectl/pkg/proxy"
 	"k8s.io/kubectl/pkg/util"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 )
@@ -43,7 +44,9 @@ type proxyFlags struct {
 	rejectMethods string
 }
 
-func (t *tool) proxyCommand() *cobra.Command {
+// NewCommand returns the command "rikctl proxy".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var f proxyFlags
 	cmd := &cobra.Command{
 		Use:   "proxy",
