@@ -1,18 +1,13 @@
 package rikctl
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
-	"rik.dev/rik/internal/testkit/served"
 )
 
 // deploymentFile is the deployment file of the published design, corrected where the original is
@@ -158,31 +153,20 @@ func TestSuspendTellsWhy(t *testing.T) {
 	s.do(t, "suspend", "web-one").check(t, clierror.ExitConflict, "Completed")
 }
 
-// TestAwaitHold waits for the status that follows from the node's report.
-func TestAwaitHold(t *testing.T) {
+// TestServerSuspended checks how a suspended instance is shown.
+func TestServerSuspended(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "")
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, clierror.ExitOK)
 	s.runningOn(t, "web-one", s.node(t))
-	i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web-one"}}
-	if err := awaitHold(t.Context(), s.c, suspending, i, time.Millisecond); err == nil || !strings.Contains(err.Error(), "its status does not say so yet") {
-		t.Errorf("awaitHold() of one that runs = %v", err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- awaitHold(t.Context(), s.c, suspending, i.DeepCopy(), served.Timeout) }()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {
-		if err := s.c.Get(ctx, s.key("web-one"), i); err != nil {
-			return false, err
-		}
-		i.Status.Suspended, i.Status.Ready, i.Status.Reason = true, false, rikv1alpha1.ReasonSuspended
-		return true, s.c.Status().Update(ctx, i)
-	})
-	if err != nil {
+	i := &rikv1alpha1.Instance{}
+	if err := s.c.Get(t.Context(), s.key("web-one"), i); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
-		t.Errorf("awaitHold() = %v", err)
+	i.Status.Suspended, i.Status.Ready, i.Status.Reason = true, false, rikv1alpha1.ReasonSuspended
+	if err := s.c.Status().Update(t.Context(), i); err != nil {
+		t.Fatal(err)
 	}
 	s.do(t, "get", "instances").check(t, clierror.ExitOK, "Suspended")
 	s.do(t, "describe", "instance", "web-one").check(t, clierror.ExitOK, "Running (Suspended)")

@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/exec"
+	"rik.dev/rik/internal/rikctl/get"
 	"rik.dev/rik/internal/rikctl/lint"
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/negotiate"
@@ -64,7 +65,9 @@ func (t *tool) addCommands(root *cobra.Command) {
 	}
 	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), exec.NewCommand(t.Factory),
 		portforward.NewCommand(t.Factory), t.suspendCommand(), t.resumeCommand())
-	add(groupLook, t.getCommand(), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error { return t.whyObject(cmd, given, output) }), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
+	add(groupLook, get.NewCommand(t.Factory), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error {
+		return explainObject(t.Factory, cmd, given, output)
+	}), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
 		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), negotiate.NewCommand(t.Factory))
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),

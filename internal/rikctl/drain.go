@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -26,10 +27,17 @@ const drainPoll = time.Second
 
 // drainFlags are the flags of drain.
 type drainFlags struct {
-	force   bool
+	drainOptions
 	dryRun  bool
 	timeout time.Duration
-	grace   int64
+}
+
+// drainOptions says how a drain evicts instances.
+type drainOptions struct {
+	// force evicts instances that get no replacement, and takes the turn of another drain.
+	force bool
+	// grace is the grace period in seconds; negative for the one of the workload.
+	grace int64
 }
 
 func (t *tool) drainCommand() *cobra.Command {
@@ -81,7 +89,7 @@ func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
 	if err != nil {
 		return err
 	}
-	d := &drainer{t: t, c: c, node: node, flags: f, baseline: baseline, kept: maps.Clone(baseline)}
+	d := &drainer{c: c, node: node, flags: f.drainOptions, out: t.Streams.Out, errOut: t.Streams.ErrOut, baseline: baseline, kept: maps.Clone(baseline)}
 	err = wait.PollUntilContextCancel(ctx, drainPoll, true, d.step)
 	if errors.Is(err, context.DeadlineExceeded) {
 		seen := "nothing was seen of its instances in that time"
@@ -105,7 +113,7 @@ func (t *tool) drainDryRun(ctx context.Context, c client.Client, node string, f 
 	if err := c.Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
 		return err
 	}
-	d := &drainer{t: t, c: c, node: node, flags: f, baseline: map[string]int{}}
+	d := &drainer{c: c, node: node, flags: f.drainOptions, out: t.Streams.Out, errOut: t.Streams.ErrOut, baseline: map[string]int{}}
 	s, err := d.state(ctx)
 	if err != nil {
 		return err
@@ -128,10 +136,11 @@ func (t *tool) drainDryRun(ctx context.Context, c client.Client, node string, f 
 
 // drainer executes the plan of a drain.
 type drainer struct {
-	t        *tool
 	c        client.Client
 	node     string
-	flags    drainFlags
+	flags    drainOptions
+	out      io.Writer
+	errOut   io.Writer
 	baseline map[string]int
 	kept     map[string]int // the baseline that the Node's annotation has
 	said     string
@@ -156,7 +165,7 @@ func (d *drainer) step(ctx context.Context) (bool, error) {
 	if said := strings.Join(step.Waiting, "; "); said != d.said {
 		d.said = said
 		if said != "" {
-			_, _ = fmt.Fprintf(d.t.Streams.ErrOut, "waiting for %s\n", said)
+			_, _ = fmt.Fprintf(d.errOut, "waiting for %s\n", said)
 		}
 	}
 	return step.Done, nil
@@ -215,7 +224,7 @@ func (d *drainer) evictOne(ctx context.Context, i *rikv1alpha1.Instance) error {
 	if err != nil {
 		return fmt.Errorf("deleting instance %s: %w", i.Name, err)
 	}
-	_, _ = fmt.Fprintf(d.t.Streams.Out, "instance/%s in namespace %s deleted\n", i.Name, i.Namespace)
+	_, _ = fmt.Fprintf(d.out, "instance/%s in namespace %s deleted\n", i.Name, i.Namespace)
 	return nil
 }
 

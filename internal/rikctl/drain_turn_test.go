@@ -4,9 +4,6 @@ import (
 	"io"
 	"testing"
 
-	"k8s.io/cli-runtime/pkg/genericiooptions"
-
-	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/drain"
 )
@@ -26,8 +23,8 @@ func TestServerDrainsTakeTurns(t *testing.T) {
 	s.do(t, "cordon", other).check(t, clierror.ExitOK)
 	drains := func(node string) (*drainer, drain.State) {
 		d := &drainer{
-			t: &tool{&access.Factory{Streams: genericiooptions.IOStreams{Out: io.Discard, ErrOut: io.Discard}}}, c: s.c, node: node,
-			flags: drainFlags{grace: -1}, baseline: map[string]int{}, kept: map[string]int{},
+			c: s.c, node: node, out: io.Discard, errOut: io.Discard,
+			flags: drainOptions{grace: -1}, baseline: map[string]int{}, kept: map[string]int{},
 		}
 		state, err := d.state(t.Context())
 		if err != nil {

@@ -129,7 +129,7 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 }
 
 // awaitHold waits for the status, which follows the node's next report.
-func awaitHold(ctx context.Context, c client.Client, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
+func awaitHold(ctx context.Context, c client.Reader, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
 	last := &rikv1alpha1.Instance{}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
 	defer cancel()

@@ -20,8 +20,9 @@ import (
 
 // background is a command that runs until the test interrupts it.
 type background struct {
-	out, err *output.Buffer
-	ended    chan int
+	out, err  *output.Buffer
+	ended     chan int
+	interrupt context.CancelFunc
 }
 
 // start runs a command line in the background. The end of the test interrupts it.
@@ -30,6 +31,7 @@ func (m machine) start(t *testing.T, args ...string) *background {
 	b := &background{out: &output.Buffer{}, err: &output.Buffer{}, ended: make(chan int, 1)}
 	source := config.Source{Home: m.home, ReadFile: os.ReadFile, Getenv: func(k string) string { return m.env[k] }}
 	ctx, cancel := context.WithCancel(t.Context())
+	b.interrupt = cancel
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -118,7 +118,7 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	if t.Getter.Err != nil {
 		err = t.Getter.Err // kubectl's commands pass on only its text
 	}
-	o := t.suggest(ctx, clierror.OutcomeOf(err, t.Getter.Server()), args)
+	o := suggestNext(ctx, t.Factory, clierror.OutcomeOf(err, t.Getter.Server()), args)
 	// A command that exec ran may end with the same code. It has printed its own message.
 	if o.Code == clierror.ExitUsage && o.Text != "" && o.Next == "" {
 		o.Next = nextForUsage(root, args)

@@ -19,14 +19,16 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/target"
 )
 
-// whyObject explains an object that is not an instance.
-func (t *tool) whyObject(cmd *cobra.Command, given []string, output string) error {
+// explainObject explains the split of an object that is not an instance, for the command why.
+func explainObject(f *access.Factory, cmd *cobra.Command, given []string, output string) error {
+	t := &tool{f}
 	refs, err := t.references(cmd, given)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 )
 
@@ -44,9 +45,10 @@ func placeOf(word string) string {
 	return ""
 }
 
-// suggest adds the next step to the outcome of a failed command line, if the error and the server
-// show what the user meant.
-func (t *tool) suggest(ctx context.Context, o clierror.Outcome, args []string) clierror.Outcome {
+// suggestNext adds the next step to the outcome of a failed command line, if the error and the
+// server show what the user meant.
+func suggestNext(ctx context.Context, f *access.Factory, o clierror.Outcome, args []string) clierror.Outcome {
+	t := &tool{f}
 	o = t.suggestType(ctx, o, args)
 	o = t.suggestTarget(ctx, o, args)
 	return t.suggestConfig(o, args)

@@ -1,4 +1,4 @@
-package rikctl
+package get
 
 import (
 	"context"
@@ -18,13 +18,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
-func (t *tool) getCommand() *cobra.Command {
+// NewCommand returns the command "rikctl get".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	cmd := get.NewCmdGet(cmdline.Program, t.Kube, t.Streams)
 	cmd.ValidArgsFunction = completion.ResourceTypeAndNameCompletionFunc(t.Kube)
 	kubectls := cmd.Run
