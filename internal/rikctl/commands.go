@@ -31,6 +31,7 @@ import (
 	"rik.dev/rik/internal/rikctl/portforward"
 	"rik.dev/rik/internal/rikctl/proxy"
 	"rik.dev/rik/internal/rikctl/rollout"
+	"rik.dev/rik/internal/rikctl/scale"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
 	"rik.dev/rik/internal/rikctl/versions"
@@ -63,8 +64,8 @@ func (t *tool) addCommands(root *cobra.Command) {
 			root.AddCommand(c)
 		}
 	}
-	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), t.scaleCommand(), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), exec.NewCommand(t.Factory),
-		portforward.NewCommand(t.Factory), t.suspendCommand(), t.resumeCommand())
+	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), scale.NewCommand(t.Factory), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), exec.NewCommand(t.Factory),
+		portforward.NewCommand(t.Factory), scale.NewSuspendCommand(t.Factory), scale.NewResumeCommand(t.Factory))
 	add(groupLook, get.NewCommand(t.Factory), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error {
 		return explainObject(t.Factory, cmd, given, output)
 	}), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),

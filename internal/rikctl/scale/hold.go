@@ -1,4 +1,4 @@
-package rikctl
+package scale
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
@@ -31,7 +32,9 @@ var (
 	resuming   = holding{subresource: "resume", past: "resumed"}
 )
 
-func (t *tool) suspendCommand() *cobra.Command {
+// NewSuspendCommand returns the command "rikctl suspend".
+func NewSuspendCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return t.holdCommand(suspending, &cobra.Command{
 		Use:   "suspend INSTANCE...",
 		Short: "Hold instances where they are",
@@ -50,7 +53,9 @@ rikctl suspend --to-disk workload/thumbnails`),
 	})
 }
 
-func (t *tool) resumeCommand() *cobra.Command {
+// NewResumeCommand returns the command "rikctl resume".
+func NewResumeCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return t.holdCommand(resuming, &cobra.Command{
 		Use:   "resume INSTANCE...",
 		Short: "Let suspended instances go on",

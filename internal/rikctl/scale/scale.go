@@ -1,4 +1,4 @@
-package rikctl
+package scale
 
 import (
 	"fmt"
@@ -11,13 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
 )
 
-// scaleCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
+// NewCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
 // workloads that ignore their number of replicas.
-func (t *tool) scaleCommand() *cobra.Command {
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	cmd := kubescale.NewCmdScale(t.Kube, t.Streams)
 	cmd.Short = "Set how many instances an Automatic workload keeps"
 	cmd.Long = "Set how many instances a workload with deploy: Automatic keeps."
