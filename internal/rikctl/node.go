@@ -14,6 +14,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/drain"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/target"
 )
@@ -61,7 +62,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 	}
 	forget := "" // uncordoning also removes the baseline of a drain
 	if !unschedulable {
-		forget = `"metadata":{"annotations":{"` + annotationDrain + `":null}},`
+		forget = `"metadata":{"annotations":{"` + drain.AnnotationBaseline + `":null}},`
 	}
 	patch := client.RawPatch(types.MergePatchType, []byte(`{`+forget+`"spec":{"unschedulable":`+value+`}}`))
 	if err := c.Patch(ctx, n, patch, ownership.Node); err != nil {

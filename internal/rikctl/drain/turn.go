@@ -1,4 +1,4 @@
-package rikctl
+package drain
 
 import (
 	"context"
@@ -13,22 +13,22 @@ import (
 	"rik.dev/rik/internal/rikctl/ownership"
 )
 
-// annotationTurn is an annotation of a Workload. It names the node whose drain is deleting
+// AnnotationTurn is an annotation of a Workload. It names the node whose drain is deleting
 // instances of the workload. Drains of several nodes take turns, because otherwise each would
 // count the same instances as ready, and together they would delete more than the workload
 // allows.
-const annotationTurn = "rik.dev/drain-turn"
+const AnnotationTurn = "rik.dev/drain-turn"
 
-// turn takes the turn for a workload. w must be from before the list of the instances, so that
+// Turn takes the turn for a workload. w must be from before the list of the instances, so that
 // the list includes the deletions of earlier turns. mine is false if another drain has the turn;
 // waiting then says what to wait for, or is empty if the wait is short.
-func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool, waiting string, err error) {
-	switch holder := w.Annotations[annotationTurn]; holder {
-	case d.node:
+func (d *Executor) Turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool, waiting string, err error) {
+	switch holder := w.Annotations[AnnotationTurn]; holder {
+	case d.Node:
 		return true, "", nil // an earlier drain of this node was interrupted
 	case "":
 	default:
-		if d.flags.force {
+		if d.Options.Force {
 			break // otherwise a user who may write the Workload could block its administrator
 		}
 		drains, err := d.mayDrain(ctx, holder)
@@ -41,8 +41,8 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 	if taken.Annotations == nil {
 		taken.Annotations = map[string]string{}
 	}
-	taken.Annotations[annotationTurn] = d.node
-	err = d.c.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), ownership.Drain)
+	taken.Annotations[AnnotationTurn] = d.Node
+	err = d.Client.Patch(ctx, taken, client.MergeFromWithOptions(w, client.MergeFromWithOptimisticLock{}), ownership.Drain)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return false, "", nil // the next step tries again
 	}
@@ -53,9 +53,9 @@ func (d *drainer) turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool,
 }
 
 // mayDrain reports whether a node is cordoned, as a node is during its drain.
-func (d *drainer) mayDrain(ctx context.Context, node string) (bool, error) {
+func (d *Executor) mayDrain(ctx context.Context, node string) (bool, error) {
 	n := &rikv1alpha1.Node{}
-	err := d.c.Get(ctx, client.ObjectKey{Name: node}, n)
+	err := d.Client.Get(ctx, client.ObjectKey{Name: node}, n)
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -63,14 +63,14 @@ func (d *drainer) mayDrain(ctx context.Context, node string) (bool, error) {
 }
 
 // pass releases the turn.
-func (d *drainer) pass(ctx context.Context, w *rikv1alpha1.Workload) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{annotationTurn: nil}}})
+func (d *Executor) pass(ctx context.Context, w *rikv1alpha1.Workload) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{AnnotationTurn: nil}}})
 	if err != nil {
 		return err
 	}
 	object := &rikv1alpha1.Workload{}
 	object.Namespace, object.Name = w.Namespace, w.Name
-	err = d.c.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), ownership.Drain)
+	err = d.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), ownership.Drain)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("passing the turn to drain with workload %s/%s: %w", w.Namespace, w.Name, err)
 	}
