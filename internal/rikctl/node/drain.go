@@ -1,4 +1,4 @@
-package rikctl
+package node
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/drain"
@@ -28,7 +29,9 @@ type drainFlags struct {
 	timeout time.Duration
 }
 
-func (t *tool) drainCommand() *cobra.Command {
+// NewDrainCommand returns the command "rikctl drain".
+func NewDrainCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var f drainFlags
 	cmd := &cobra.Command{
 		Use:   "drain NODE",

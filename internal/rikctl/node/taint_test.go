@@ -1,4 +1,4 @@
-package rikctl
+package node
 
 import (
 	"strings"

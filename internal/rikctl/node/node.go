@@ -1,4 +1,4 @@
-package rikctl
+package node
 
 import (
 	"context"
@@ -13,17 +13,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/drain"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/target"
 )
 
-func (t *tool) cordonCommand() *cobra.Command {
+// NewCordonCommand returns the command "rikctl taint".
+func NewCordonCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return t.schedulableCommand("cordon", "Place no new instances on nodes", true)
 }
 
-func (t *tool) uncordonCommand() *cobra.Command {
+// NewUncordonCommand returns the command "rikctl taint".
+func NewUncordonCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return t.schedulableCommand("uncordon", "Place instances on nodes again", false)
 }
 
@@ -123,7 +128,9 @@ func applyTaints(current []rikv1alpha1.Taint, changes []taintChange, overwrite b
 	return taints, nil
 }
 
-func (t *tool) taintCommand() *cobra.Command {
+// NewTaintCommand returns the command "rikctl taint".
+func NewTaintCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use:   "taint node NODE KEY=VALUE:EFFECT...",

@@ -1,4 +1,4 @@
-package rikctl
+package node
 
 import (
 	"context"
@@ -11,12 +11,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/target"
 )
 
-func (t *tool) nodeCommand() *cobra.Command {
+// NewCommand returns the command "rikctl node".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use: "node", Short: "Decide what a node waits for",
 	}, t.confirmCommand())
