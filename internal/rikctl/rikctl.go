@@ -19,6 +19,7 @@ import (
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/config"
 	_ "rik.dev/rik/internal/rikctl/notranslate" // before kubectl's commands are initialized
+	"rik.dev/rik/internal/rikctl/suggest"
 	"rik.dev/rik/internal/version"
 )
 
@@ -118,7 +119,7 @@ func Execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	if t.Getter.Err != nil {
 		err = t.Getter.Err // kubectl's commands pass on only its text
 	}
-	o := suggestNext(ctx, t.Factory, clierror.OutcomeOf(err, t.Getter.Server()), args)
+	o := suggest.Next(ctx, t.Factory, clierror.OutcomeOf(err, t.Getter.Server()), args)
 	// A command that exec ran may end with the same code. It has printed its own message.
 	if o.Code == clierror.ExitUsage && o.Text != "" && o.Next == "" {
 		o.Next = nextForUsage(root, args)

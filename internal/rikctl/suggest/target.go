@@ -1,4 +1,4 @@
-package rikctl
+package suggest
 
 import (
 	"context"

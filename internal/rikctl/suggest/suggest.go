@@ -1,4 +1,4 @@
-package rikctl
+package suggest
 
 import (
 	"context"
@@ -45,9 +45,9 @@ func placeOf(word string) string {
 	return ""
 }
 
-// suggestNext adds the next step to the outcome of a failed command line, if the error and the
+// Next adds the next step to the outcome of a failed command line, if the error and the
 // server show what the user meant.
-func suggestNext(ctx context.Context, f *access.Factory, o clierror.Outcome, args []string) clierror.Outcome {
+func Next(ctx context.Context, f *access.Factory, o clierror.Outcome, args []string) clierror.Outcome {
 	t := &tool{f}
 	o = t.suggestType(ctx, o, args)
 	o = t.suggestTarget(ctx, o, args)
