@@ -33,6 +33,7 @@ import (
 	"rik.dev/rik/internal/rikctl/proxy"
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/scale"
+	"rik.dev/rik/internal/rikctl/split"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
 	"rik.dev/rik/internal/rikctl/versions"
@@ -68,8 +69,8 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupRun, create.NewCommand(t.Factory), apply.NewDeployCommand(t.Factory), scale.NewCommand(t.Factory), rollout.NewCommand(t.Factory), logs.NewCommand(t.Factory), exec.NewCommand(t.Factory),
 		portforward.NewCommand(t.Factory), scale.NewSuspendCommand(t.Factory), scale.NewResumeCommand(t.Factory))
 	add(groupLook, get.NewCommand(t.Factory), describe.NewCommand(t.Factory), why.NewCommand(t.Factory, func(cmd *cobra.Command, given []string, output string) error {
-		return explainObject(t.Factory, cmd, given, output)
-	}), t.planCommand(), t.whatifCommand(), top.NewCommand(t.Factory),
+		return split.Explain(t.Factory, cmd, given, output)
+	}), split.NewPlanCommand(t.Factory), split.NewWhatifCommand(t.Factory), top.NewCommand(t.Factory),
 		events.NewCmdEvents(t.Getter, t.Streams), wait.NewCommand(t.Factory), negotiate.NewCommand(t.Factory))
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),

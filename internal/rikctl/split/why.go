@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"context"
@@ -26,8 +26,8 @@ import (
 	"rik.dev/rik/internal/rikctl/target"
 )
 
-// explainObject explains the split of an object that is not an instance, for the command why.
-func explainObject(f *access.Factory, cmd *cobra.Command, given []string, output string) error {
+// Explain explains the split of an object that is not an instance, for the command why.
+func Explain(f *access.Factory, cmd *cobra.Command, given []string, output string) error {
 	t := &tool{f}
 	refs, err := t.references(cmd, given)
 	if err != nil {

@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"fmt"
@@ -17,7 +17,7 @@ import (
 
 // rehearsal describes all steps of one root until no more follow.
 type rehearsal struct {
-	division
+	Division
 	// EndUnplaced is the number of replicas that no cluster accepts at the end.
 	EndUnplaced int32 `json:"endUnplaced"`
 	// Steps are the decisions until the end. AtRest is false if there are more than were
@@ -44,9 +44,9 @@ type rehearsalChange struct {
 // problems.
 func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 	if r == nil {
-		return rehearsal{division: describeRoot(w), AtRest: true}
+		return rehearsal{Division: describeRoot(w), AtRest: true}
 	}
-	out := rehearsal{division: explained(w, r.First), EndUnplaced: r.Last.Unplaced, AtRest: r.AtRest}
+	out := rehearsal{Division: explained(w, r.First), EndUnplaced: r.Last.Unplaced, AtRest: r.AtRest}
 	ends := map[string]*shareEnd{}
 	for _, s := range r.Last.Explanation.Clusters {
 		ends[s.Cluster] = &shareEnd{string(s.Standing), s.Has, reasonsOf(s.Reasons)}
@@ -72,8 +72,8 @@ func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 	return out
 }
 
-// ends returns the parts at the end.
-func (r *rehearsal) ends() map[string]int32 {
+// Ends returns the parts at the end.
+func (r *rehearsal) Ends() map[string]int32 {
 	out := map[string]int32{}
 	for i := range r.Clusters {
 		if s := &r.Clusters[i]; s.End != nil && s.End.Has > 0 {
@@ -84,7 +84,7 @@ func (r *rehearsal) ends() map[string]int32 {
 }
 
 // parts returns the present parts.
-func (d *division) parts() map[string]int32 {
+func (d *Division) parts() map[string]int32 {
 	out := map[string]int32{}
 	for i := range d.Clusters {
 		if s := &d.Clusters[i]; s.Has > 0 {
@@ -96,7 +96,7 @@ func (d *division) parts() map[string]int32 {
 
 // sameEnd reports whether two rehearsals of a root have the same end.
 func sameEnd(a, b *rehearsal) bool {
-	return a.EndUnplaced == b.EndUnplaced && maps.Equal(a.ends(), b.ends()) && slices.Equal(a.Problems, b.Problems)
+	return a.EndUnplaced == b.EndUnplaced && maps.Equal(a.Ends(), b.Ends()) && slices.Equal(a.Problems, b.Problems)
 }
 
 // takes returns the time until the last step, assuming that only waiting times take time.
@@ -111,7 +111,7 @@ func (r *rehearsal) takes(now time.Time) time.Duration {
 // of the root that its leaves copy have changed.
 func rolledOut(before *unstructured.Unstructured, w *loader.World, r *rehearsal) ([]string, error) {
 	var clusters []string
-	ends := r.ends()
+	ends := r.Ends()
 	for _, cluster := range slices.Sorted(maps.Keys(r.parts())) {
 		if ends[cluster] == 0 {
 			continue

@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"errors"
@@ -80,7 +80,7 @@ func TestLeavingLeaf(t *testing.T) {
 
 func TestAddedCluster(t *testing.T) {
 	t.Parallel()
-	east := clusterOfTests("east", nil)
+	east := sample.Cluster("east", nil)
 	east.Status.Conditions = append(east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionTrue})
 	registered := []*workloadv1alpha1.Cluster{east}
 	c, err := addedCluster("north=region=eu,cpu=2500m,memory=8Gi,capacity.example.com/gpu=3,example.com/tier=gold", registered, sample.At(1).Time)
@@ -107,7 +107,7 @@ func TestAddedCluster(t *testing.T) {
 // TestExpectedLeavesRegisteredClusters checks that a registered cluster keeps its own status.
 func TestExpectedLeavesRegisteredClusters(t *testing.T) {
 	t.Parallel()
-	broken := clusterOfTests("east", nil)
+	broken := sample.Cluster("east", nil)
 	turn(broken, workloadv1alpha1.ConditionReady, sample.At(2).Time)
 	if got := expected(broken, []*workloadv1alpha1.Cluster{broken}); got != broken {
 		t.Errorf("expected = %v", got)
@@ -116,9 +116,9 @@ func TestExpectedLeavesRegisteredClusters(t *testing.T) {
 
 func TestOverlay(t *testing.T) {
 	t.Parallel()
-	live := parsed(t, "{apiVersion: v1, kind: A, spec: {replicas: 3, template: {a: 1, b: [1, 2]}}, status: {x: 1}}")
-	overlay(live.Object, parsed(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {b: [3]}, more: {c: 1}}}").Object)
-	if diff := cmp.Diff(parsed(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {a: 1, b: [3]}, more: {c: 1}}, status: {x: 1}}").Object, live.Object); diff != "" {
+	live := sample.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 3, template: {a: 1, b: [1, 2]}}, status: {x: 1}}")
+	overlay(live.Object, sample.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {b: [3]}, more: {c: 1}}}").Object)
+	if diff := cmp.Diff(sample.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {a: 1, b: [3]}, more: {c: 1}}, status: {x: 1}}").Object, live.Object); diff != "" {
 		t.Errorf("overlay (-want +got):\n%s", diff)
 	}
 }
@@ -129,7 +129,7 @@ func TestScenarios(t *testing.T) {
 	now := sample.At(12).Time
 	before := atRest(t)
 	after := before.over()
-	s := scenario{lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}
+	s := Scenario{Lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}
 	if err := s.apply(after, now); err != nil {
 		t.Fatal(err)
 	}

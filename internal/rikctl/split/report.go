@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"cmp"
@@ -14,9 +14,9 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// division describes the split of one root, with reasons. It is the output of -o json and -o
+// Division describes the split of one root, with reasons. It is the output of -o json and -o
 // yaml.
-type division struct {
+type Division struct {
 	Namespace string `json:"namespace"`
 	// Type is resource.group of the root, Kind its kind and Name its name.
 	Type string `json:"type"`
@@ -89,8 +89,8 @@ type divisionReason struct {
 
 // describeRoot fills the fields that do not depend on a decision. For a root with problems these
 // are all fields.
-func describeRoot(w *loader.World) division {
-	d := division{
+func describeRoot(w *loader.World) Division {
+	d := Division{
 		Namespace: w.Root.GetNamespace(), Type: w.Type.GroupResource().String(), Kind: w.Type.GVK.Kind, Name: w.Root.GetName(),
 		Divide: string(w.Division), Placement: w.Placement, OtherPlacements: w.Others,
 		Hints: hintsOf(w.Root), Conditions: troubles(w.Root), Clusters: []divisionShare{},
@@ -102,7 +102,7 @@ func describeRoot(w *loader.World) division {
 }
 
 // explained describes a decision.
-func explained(w *loader.World, r splitter.Result) division {
+func explained(w *loader.World, r splitter.Result) Division {
 	d := describeRoot(w)
 	e := &r.Explanation
 	if e.Divide == workloadv1alpha1.DivideReplicas {

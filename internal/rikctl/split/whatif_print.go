@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 )
 
 // printImpact writes the effect on clusters and roots.
-func printImpact(out io.Writer, look *impact, s *scenario, now time.Time) error {
+func printImpact(out io.Writer, look *Impact, s *Scenario, now time.Time) error {
 	_, _ = fmt.Fprintf(out, "If %s:\n%d of %d objects end otherwise; %d replicas are elsewhere, and %d are unplaced. Nothing was changed.\n\n",
 		s, look.Moved, look.Roots, look.Replicas, look.Unplaced)
 	table := printers.GetNewTabWriter(out)
@@ -64,14 +64,14 @@ func withinText(r *rehearsal, now time.Time) string {
 }
 
 // String describes the scenario.
-func (s *scenario) String() string {
+func (s *Scenario) String() string {
 	var words []string
 	say := func(names []string, what string) {
 		for _, name := range names {
 			words = append(words, "cluster "+name+what)
 		}
 	}
-	say(s.lost, " were lost")
+	say(s.Lost, " were lost")
 	say(s.added, " came")
 	say(s.cordoned, " were cordoned")
 	say(s.notReady, " were not ready")

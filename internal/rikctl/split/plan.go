@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"context"
@@ -16,14 +16,15 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/manifest"
 	"rik.dev/rik/internal/rikctl/printer"
 )
 
-// planned is the plan for one root.
-type planned struct {
+// Plan is the plan for one root.
+type Plan struct {
 	rehearsal
 	// File says how the files change the object itself.
 	File string `json:"file"`
@@ -51,11 +52,13 @@ const (
 )
 
 // changes reports whether anything would happen.
-func (p *planned) changes() bool {
-	return p.File == fileNew || len(p.Steps) > 0 || len(p.RolledOut) > 0 || !maps.Equal(p.parts(), p.ends())
+func (p *Plan) changes() bool {
+	return p.File == fileNew || len(p.Steps) > 0 || len(p.RolledOut) > 0 || !maps.Equal(p.parts(), p.Ends())
 }
 
-func (t *tool) planCommand() *cobra.Command {
+// NewPlanCommand returns the command "rikctl plan".
+func NewPlanCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
 	var files []string
 	var output string
 	cmd := &cobra.Command{
@@ -125,7 +128,7 @@ func (t *tool) runPlan(ctx context.Context, files []string, output string) (bool
 	if err != nil {
 		return false, err
 	}
-	p := &planner{types: types, now: time.Now(), plans: []planned{}}
+	p := &planner{types: types, now: time.Now(), plans: []Plan{}}
 	if p.before, err = readSnapshot(ctx, c, spaces(objects)...); err != nil {
 		return false, err
 	}
@@ -176,7 +179,7 @@ type planner struct {
 	files map[string]bool
 	// affected lists the namespaces in which other roots may change; an empty name means all.
 	affected []string
-	plans    []planned
+	plans    []Plan
 	// notes are about objects that are not split. leaving is set if one of them was split before
 	// and loses its parts.
 	notes   []string
@@ -304,7 +307,7 @@ func (p *planner) mayAffect(namespace string) bool {
 }
 
 // planOne plans a root of the files.
-func (p *planner) planOne(ctx context.Context, root plannedRoot) (*planned, error) {
+func (p *planner) planOne(ctx context.Context, root plannedRoot) (*Plan, error) {
 	live, err := p.before.find(ctx, root.object)
 	if err != nil {
 		return nil, err
@@ -313,7 +316,7 @@ func (p *planner) planOne(ctx context.Context, root plannedRoot) (*planned, erro
 	if err != nil {
 		return nil, err
 	}
-	one := &planned{rehearsal: rehearsed(w, r), File: fileNew}
+	one := &Plan{rehearsal: rehearsed(w, r), File: fileNew}
 	if live != nil {
 		one.File = fileUnchanged
 		if !sameWish(live, root.object) {
@@ -324,7 +327,7 @@ func (p *planner) planOne(ctx context.Context, root plannedRoot) (*planned, erro
 		}
 	}
 	if len(w.Problems) == 0 {
-		one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.ends())))
+		one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.Ends())))
 	}
 	return one, err
 }
@@ -351,11 +354,11 @@ func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
 	if w, r, err = p.after.rehearse(ctx, root.object, root.kind, p.now); err != nil {
 		return err
 	}
-	one := &planned{rehearsal: rehearsed(w, r), File: fileNotIn}
+	one := &Plan{rehearsal: rehearsed(w, r), File: fileNotIn}
 	if sameEnd(&without, &one.rehearsal) {
 		return nil
 	}
-	one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.ends())))
+	one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.Ends())))
 	p.plans = append(p.plans, *one)
 	return err
 }
@@ -391,7 +394,7 @@ func (p *planner) needs(ctx context.Context, w *loader.World, clusters []string)
 
 // changes reports whether anything would happen.
 func (p *planner) changes() bool {
-	return p.leaving || slices.ContainsFunc(p.plans, func(one planned) bool { return one.changes() })
+	return p.leaving || slices.ContainsFunc(p.plans, func(one Plan) bool { return one.changes() })
 }
 
 // problems returns the mistakes in the annotations and Placements of the roots in the files.

@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 )
 
 // title returns the name of a root in the form that commands accept.
-func (d *division) title() string { return strings.ToLower(d.Kind) + "/" + d.Name }
+func (d *Division) title() string { return strings.ToLower(d.Kind) + "/" + d.Name }
 
 // ways describes each kind of split.
 var ways = map[string]string{
@@ -28,7 +28,7 @@ var ways = map[string]string{
 }
 
 // printDivision writes the split of a root, with reasons.
-func printDivision(out io.Writer, d *division, now time.Time) error {
+func printDivision(out io.Writer, d *Division, now time.Time) error {
 	_, _ = fmt.Fprintf(out, "%s in namespace %s %s%s.\n", d.title(), d.Namespace, ways[d.Divide], strategyOf(d))
 	table := printers.GetNewTabWriter(out)
 	line := func(name, text string) {
@@ -59,7 +59,7 @@ func printDivision(out io.Writer, d *division, now time.Time) error {
 	return printShares(out, d.Clusters)
 }
 
-func strategyOf(d *division) string {
+func strategyOf(d *Division) string {
 	if d.Strategy == "" {
 		return ""
 	}
@@ -67,7 +67,7 @@ func strategyOf(d *division) string {
 }
 
 // printWishes writes what a root's Placement and annotations ask for.
-func printWishes(line func(name, text string), d *division) {
+func printWishes(line func(name, text string), d *Division) {
 	placement := d.Placement
 	if len(d.OtherPlacements) > 0 {
 		placement += "; not looked at: " + strings.Join(d.OtherPlacements, ", ")
@@ -81,7 +81,7 @@ func printWishes(line func(name, text string), d *division) {
 	}
 }
 
-func printNumbers(line func(name, text string), d *division) {
+func printNumbers(line func(name, text string), d *Division) {
 	var ready, has int32
 	for i := range d.Clusters {
 		ready, has = ready+d.Clusters[i].Ready, has+d.Clusters[i].Has

@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"fmt"
@@ -39,19 +39,19 @@ func printPlans(out io.Writer, p *planner) error {
 }
 
 // printPlan writes the plan for one root.
-func printPlan(out io.Writer, p *planned, now time.Time) error {
-	_, _ = fmt.Fprintf(out, "%s in namespace %s, %s, %s%s.\n", p.title(), p.Namespace, p.File, ways[p.Divide], strategyOf(&p.division))
+func printPlan(out io.Writer, p *Plan, now time.Time) error {
+	_, _ = fmt.Fprintf(out, "%s in namespace %s, %s, %s%s.\n", p.title(), p.Namespace, p.File, ways[p.Divide], strategyOf(&p.Division))
 	table := printers.GetNewTabWriter(out)
 	line := func(name, text string) {
 		if text != "" {
 			_, _ = fmt.Fprintf(table, "%s:\t%s\n", name, printers.EscapeTerminal(text))
 		}
 	}
-	printWishes(line, &p.division)
+	printWishes(line, &p.Division)
 	if len(p.Problems) > 0 {
 		line("So", "no part is changed until this is mended")
 	} else {
-		printNumbers(line, &p.division)
+		printNumbers(line, &p.Division)
 		if p.EndUnplaced != p.Unplaced {
 			line("Unplaced then", fmt.Sprint(p.EndUnplaced))
 		}

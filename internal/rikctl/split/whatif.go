@@ -1,4 +1,4 @@
-package rikctl
+package split
 
 import (
 	"cmp"
@@ -18,21 +18,25 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/kubectl/pkg/util/completion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
+	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/printer"
 )
 
-// scenario holds the supposed changes.
-type scenario struct {
-	lost, added, cordoned, notReady, removed []string
+// Scenario holds the supposed changes.
+type Scenario struct {
+	Lost, added, cordoned, notReady, removed []string
 }
 
-func (t *tool) whatifCommand() *cobra.Command {
-	var s scenario
+// NewWhatifCommand returns the command "rikctl whatif".
+func NewWhatifCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
+	var s Scenario
 	var output string
 	cmd := &cobra.Command{
 		Use:   "whatif [--lose-cluster NAME] [--add-cluster NAME] [TYPE/NAME ...]",
@@ -62,7 +66,7 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&s.lost, "lose-cluster", nil, "cluster that is cut off; may be repeated, as the others")
+	flags.StringSliceVar(&s.Lost, "lose-cluster", nil, "cluster that is cut off; may be repeated, as the others")
 	flags.StringArrayVar(&s.added, "add-cluster", nil, "cluster that comes: NAME, or NAME=LABEL=VALUE,cpu=NUMBER,...")
 	flags.StringSliceVar(&s.cordoned, "cordon", nil, "cluster that takes nothing new")
 	flags.StringSliceVar(&s.notReady, "not-ready", nil, "cluster that is not ready, and is heard of")
@@ -77,12 +81,12 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 	return cmd
 }
 
-func (s *scenario) isEmpty() bool {
-	return len(s.lost)+len(s.added)+len(s.cordoned)+len(s.notReady)+len(s.removed) == 0
+func (s *Scenario) isEmpty() bool {
+	return len(s.Lost)+len(s.added)+len(s.cordoned)+len(s.notReady)+len(s.removed) == 0
 }
 
-// impact is the effect of a scenario.
-type impact struct {
+// Impact is the effect of a scenario.
+type Impact struct {
 	// Roots is the number of roots examined, and Moved the number of those with another end.
 	// Replicas is how many replicas are then in other clusters. A root that is not split by
 	// replicas counts as one per cluster.
@@ -115,7 +119,7 @@ type rootImpact struct {
 	Then            map[string]int32 `json:"then"`
 }
 
-func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output string) error {
+func (t *tool) runWhatif(cmd *cobra.Command, s *Scenario, given []string, output string) error {
 	ctx := cmd.Context()
 	c, err := t.kcpClient()
 	if err != nil {
@@ -128,24 +132,13 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output
 	if !asked && len(given) == 0 {
 		namespace = ""
 	}
-	types, err := readTypes(ctx, c)
-	if err != nil {
-		return err
-	}
-	before, err := readSnapshot(ctx, c, namespace)
-	if err != nil {
-		return err
-	}
 	now := time.Now()
-	after := before.over()
-	if err := s.apply(after, now); err != nil {
-		return err
-	}
-	roots, err := t.chosen(cmd, before, types, given, namespace)
-	if err != nil {
-		return err
-	}
-	look, err := lookOut(ctx, before, after, roots, now)
+	look, err := s.foresee(ctx, c, namespace, now, func(before *snapshot, types []loader.Type) ([]plannedRoot, error) {
+		if len(given) == 0 {
+			return allRoots(ctx, before, types)
+		}
+		return t.chosen(cmd, before, types, given, namespace)
+	})
 	if err != nil {
 		return err
 	}
@@ -155,21 +148,54 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *scenario, given []string, output
 	return printImpact(t.Streams.Out, look, s, now)
 }
 
-// chosen returns the roots that the arguments name, or all.
+// Foresee returns the impact of a scenario on all roots of a namespace, or of all namespaces if
+// the name is empty. The number of its requests does not depend on the number of roots.
+func Foresee(ctx context.Context, c client.Client, s *Scenario, namespace string) (*Impact, error) {
+	return s.foresee(ctx, c, namespace, time.Now(), func(before *snapshot, types []loader.Type) ([]plannedRoot, error) {
+		return allRoots(ctx, before, types)
+	})
+}
+
+// foresee returns the impact on the roots that choose returns.
+func (s *Scenario) foresee(ctx context.Context, c client.Client, namespace string, now time.Time,
+	choose func(before *snapshot, types []loader.Type) ([]plannedRoot, error)) (*Impact, error) {
+	types, err := readTypes(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	before, err := readSnapshot(ctx, c, namespace)
+	if err != nil {
+		return nil, err
+	}
+	after := before.over()
+	if err := s.apply(after, now); err != nil {
+		return nil, err
+	}
+	roots, err := choose(before, types)
+	if err != nil {
+		return nil, err
+	}
+	return lookOut(ctx, before, after, roots, now)
+}
+
+// allRoots returns all roots of a snapshot.
+func allRoots(ctx context.Context, s *snapshot, types []loader.Type) ([]plannedRoot, error) {
+	var out []plannedRoot
+	for _, kind := range types {
+		roots, err := s.roots(ctx, kind)
+		if err != nil {
+			return nil, err
+		}
+		for _, object := range roots {
+			out = append(out, plannedRoot{object, kind})
+		}
+	}
+	return out, nil
+}
+
+// chosen returns the roots that the arguments name.
 func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, given []string, namespace string) ([]plannedRoot, error) {
 	var out []plannedRoot
-	if len(given) == 0 {
-		for _, kind := range types {
-			roots, err := s.roots(cmd.Context(), kind)
-			if err != nil {
-				return nil, err
-			}
-			for _, object := range roots {
-				out = append(out, plannedRoot{object, kind})
-			}
-		}
-		return out, nil
-	}
 	refs, err := t.references(cmd, given)
 	if err != nil {
 		return nil, err
@@ -198,7 +224,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 }
 
 // apply changes the snapshot as the scenario says.
-func (s *scenario) apply(after *snapshot, now time.Time) error {
+func (s *Scenario) apply(after *snapshot, now time.Time) error {
 	for _, one := range s.added {
 		c, err := addedCluster(one, after.clusters, now)
 		if err != nil {
@@ -220,7 +246,7 @@ func (s *scenario) apply(after *snapshot, now time.Time) error {
 		return nil
 	}
 	for _, err := range []error{
-		change(s.lost, func(c *workloadv1alpha1.Cluster) {
+		change(s.Lost, func(c *workloadv1alpha1.Cluster) {
 			turn(c, workloadv1alpha1.ConditionReady, now)
 			turn(c, workloadv1alpha1.ConditionHeartbeatHealthy, now)
 		}),
@@ -286,8 +312,8 @@ func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.
 }
 
 // lookOut compares the ends of roots in two snapshots.
-func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, now time.Time) (*impact, error) {
-	look := &impact{Roots: len(roots), Changes: []rootImpact{}, Clusters: []clusterImpact{}}
+func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, now time.Time) (*Impact, error) {
+	look := &Impact{Roots: len(roots), Changes: []rootImpact{}, Clusters: []clusterImpact{}}
 	clusters := map[string]*clusterImpact{}
 	at := func(name string) *clusterImpact {
 		if clusters[name] == nil {
@@ -311,18 +337,18 @@ func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, 
 		for name, n := range without.parts() {
 			at(name).Now += int64(n)
 		}
-		for name, n := range without.ends() {
+		for name, n := range without.Ends() {
 			at(name).Without += int64(n)
 		}
-		for name, n := range then.ends() {
+		for name, n := range then.Ends() {
 			at(name).Then += int64(n)
 			at(name).Roots++
 		}
 		look.Unplaced += int64(then.EndUnplaced)
 		if !sameEnd(&without, &then) {
 			look.Moved++
-			look.Replicas += moved(without.ends(), then.ends())
-			look.Changes = append(look.Changes, rootImpact{then, without.ends(), without.EndUnplaced, then.ends()})
+			look.Replicas += moved(without.Ends(), then.Ends())
+			look.Changes = append(look.Changes, rootImpact{then, without.Ends(), without.EndUnplaced, then.Ends()})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(clusters)) {

@@ -1,8 +1,7 @@
-package rikctl
+package split
 
 import (
 	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
@@ -19,52 +17,6 @@ import (
 	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/sample"
 )
-
-// deployments is the type that these tests split.
-var deployments = loader.Type{GVK: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Resource: "deployments", Scalable: true}
-
-// clusterOfTests returns a Cluster that is ready and accepts deployments.
-func clusterOfTests(name string, labels map[string]string) *workloadv1alpha1.Cluster {
-	return &workloadv1alpha1.Cluster{
-		TypeMeta:   metav1.TypeMeta{APIVersion: workloadv1alpha1.SchemeGroupVersion.String(), Kind: "Cluster"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels, CreationTimestamp: sample.At(1)},
-		Status: workloadv1alpha1.ClusterStatus{
-			SyncedResources: []string{"deployments.apps"},
-			Conditions:      []metav1.Condition{{Type: "Ready", Status: "True", Reason: "ClusterReady", LastTransitionTime: sample.At(1)}},
-		},
-	}
-}
-
-// parsed parses an object in YAML.
-func parsed(t *testing.T, text string) *unstructured.Unstructured {
-	t.Helper()
-	o := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
-		t.Fatal(err)
-	}
-	// Convert numbers to the types that the API server's objects have.
-	data, err := json.Marshal(o.Object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.UnmarshalJSON(data); err != nil {
-		t.Fatal(err)
-	}
-	return o
-}
-
-const webRoot = `
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web, namespace: shop, uid: 1a2b, generation: 3}
-spec:
-  replicas: 10
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - {name: web, image: "registry.example/web:1", envFrom: [{configMapRef: {name: settings}}, {secretRef: {name: db, optional: true}}]}
-`
 
 // leafOf returns a root's leaf for a cluster, with some of its replicas ready.
 func leafOf(t *testing.T, root *unstructured.Unstructured, cluster string, replicas, ready int32) *unstructured.Unstructured {
@@ -84,7 +36,7 @@ func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstr
 		namespaces: []string{"shop"}, clusters: clusters, placements: map[string][]*workloadv1alpha1.Placement{},
 		lists: map[schema.GroupVersionKind]*objectList{}, names: map[string]map[client.ObjectKey]bool{},
 	}
-	byKind := map[schema.GroupVersionKind][]*unstructured.Unstructured{deployments.GVK: nil, serviceKind: nil, claimKind: nil}
+	byKind := map[schema.GroupVersionKind][]*unstructured.Unstructured{sample.Deployments.GVK: nil, serviceKind: nil, claimKind: nil}
 	for _, o := range objects {
 		byKind[o.GroupVersionKind()] = append(byKind[o.GroupVersionKind()], o)
 	}
@@ -97,9 +49,9 @@ func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstr
 // atRest returns a snapshot in which web is split over two ready clusters, with a Service.
 func atRest(t *testing.T) *snapshot {
 	t.Helper()
-	root := parsed(t, webRoot)
-	service := parsed(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}")
-	s := staged([]*workloadv1alpha1.Cluster{clusterOfTests("east", map[string]string{"region": "eu"}), clusterOfTests("west", map[string]string{"region": "us"})},
+	root := sample.Parse(t, sample.WebRoot)
+	service := sample.Parse(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}")
+	s := staged([]*workloadv1alpha1.Cluster{sample.Cluster("east", map[string]string{"region": "eu"}), sample.Cluster("west", map[string]string{"region": "us"})},
 		root, leafOf(t, root, "east", 5, 5), leafOf(t, root, "west", 5, 5), service)
 	s.names["ConfigMap"] = map[client.ObjectKey]bool{{Namespace: "shop", Name: "settings"}: true}
 	s.names["Secret"] = map[client.ObjectKey]bool{}
@@ -107,9 +59,9 @@ func atRest(t *testing.T) *snapshot {
 }
 
 // whyOf returns the explanation for web in a snapshot.
-func whyOf(t *testing.T, s *snapshot) division {
+func whyOf(t *testing.T, s *snapshot) Division {
 	t.Helper()
-	w, err := loader.Read(t.Context(), s, s.lists[deployments.GVK].all[0], deployments, sample.At(12).Time)
+	w, err := loader.Read(t.Context(), s, s.lists[sample.Deployments.GVK].all[0], sample.Deployments, sample.At(12).Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +79,7 @@ func TestWhyDividedGolden(t *testing.T) {
 			turn(s.clusters[0], "Ready", sample.At(12).Add(-time.Minute))
 		},
 		"why-divided-placement": func(t *testing.T, s *snapshot) {
-			root := s.lists[deployments.GVK].all[0]
+			root := s.lists[sample.Deployments.GVK].all[0]
 			root.SetAnnotations(map[string]string{workloadv1alpha1.HintPrefix + "max-moves": "2/10m", workloadv1alpha1.HintPrefix + "max-surge": "1"})
 			for i, name := range []string{"first", "second"} {
 				s.putPlacement(&workloadv1alpha1.Placement{
@@ -143,11 +95,11 @@ func TestWhyDividedGolden(t *testing.T) {
 			}
 		},
 		"why-divided-problems": func(_ *testing.T, s *snapshot) {
-			s.lists[deployments.GVK].all[0].SetAnnotations(map[string]string{
+			s.lists[sample.Deployments.GVK].all[0].SetAnnotations(map[string]string{
 				workloadv1alpha1.HintPrefix + "strategy": "random", workloadv1alpha1.HintPrefix + "max-moves": "many"})
 		},
 		"why-divided-nowhere": func(_ *testing.T, s *snapshot) {
-			s.clusters, s.lists[deployments.GVK] = nil, newObjectList(s.lists[deployments.GVK].all[:1])
+			s.clusters, s.lists[sample.Deployments.GVK] = nil, newObjectList(s.lists[sample.Deployments.GVK].all[:1])
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,10 +135,10 @@ func TestWhyDividedJSON(t *testing.T) {
 // planOf plans the roots of files over a snapshot. change makes the other changes of the files.
 func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*unstructured.Unstructured) *planner {
 	t.Helper()
-	p := &planner{types: []loader.Type{deployments}, now: sample.At(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []planned{}}
+	p := &planner{types: []loader.Type{sample.Deployments}, now: sample.At(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []Plan{}}
 	change(p)
 	for _, root := range roots {
-		if err := p.addRoot(t.Context(), root, deployments, "web.yaml"); err != nil {
+		if err := p.addRoot(t.Context(), root, sample.Deployments, "web.yaml"); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.after.put(t.Context(), root); err != nil {
@@ -202,11 +154,11 @@ func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*uns
 func TestPlanGolden(t *testing.T) {
 	t.Parallel()
 	edited := func(from, to string) *unstructured.Unstructured {
-		return parsed(t, strings.Replace(webRoot, from, to, 1))
+		return sample.Parse(t, strings.Replace(sample.WebRoot, from, to, 1))
 	}
 	nothing := func(*planner) {}
 	hinted := func(name, value string) *unstructured.Unstructured {
-		root := parsed(t, webRoot)
+		root := sample.Parse(t, sample.WebRoot)
 		root.SetAnnotations(map[string]string{name: value})
 		return root
 	}
@@ -215,7 +167,7 @@ func TestPlanGolden(t *testing.T) {
 		roots   []*unstructured.Unstructured
 		changes bool
 	}{
-		"plan-same":     {nothing, []*unstructured.Unstructured{parsed(t, webRoot)}, false},
+		"plan-same":     {nothing, []*unstructured.Unstructured{sample.Parse(t, sample.WebRoot)}, false},
 		"plan-scaled":   {nothing, []*unstructured.Unstructured{edited("replicas: 10", "replicas: 7")}, true},
 		"plan-image":    {nothing, []*unstructured.Unstructured{edited("web:1", "web:2")}, true},
 		"plan-new":      {nothing, []*unstructured.Unstructured{edited("name: web, namespace", "name: api, namespace")}, true},
@@ -254,9 +206,9 @@ func TestPlanGolden(t *testing.T) {
 
 func TestWhatifGolden(t *testing.T) {
 	t.Parallel()
-	for name, s := range map[string]scenario{
-		"whatif-lost":     {lost: []string{"east"}},
-		"whatif-replaced": {lost: []string{"east"}, added: []string{"north=region=eu,cpu=16"}},
+	for name, s := range map[string]Scenario{
+		"whatif-lost":     {Lost: []string{"east"}},
+		"whatif-replaced": {Lost: []string{"east"}, added: []string{"north=region=eu,cpu=16"}},
 		"whatif-cordoned": {cordoned: []string{"west"}},
 		"whatif-all-gone": {notReady: []string{"east"}, removed: []string{"west"}},
 	} {
@@ -267,7 +219,7 @@ func TestWhatifGolden(t *testing.T) {
 			if err := s.apply(after, now); err != nil {
 				t.Fatal(err)
 			}
-			look, err := lookOut(t.Context(), before, after, []plannedRoot{{before.lists[deployments.GVK].all[0], deployments}}, now)
+			look, err := lookOut(t.Context(), before, after, []plannedRoot{{before.lists[sample.Deployments.GVK].all[0], sample.Deployments}}, now)
 			if err != nil {
 				t.Fatal(err)
 			}
