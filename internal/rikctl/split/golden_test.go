@@ -208,9 +208,9 @@ func TestWhatifGolden(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]Scenario{
 		"whatif-lost":     {Lost: []string{"east"}},
-		"whatif-replaced": {Lost: []string{"east"}, added: []string{"north=region=eu,cpu=16"}},
-		"whatif-cordoned": {cordoned: []string{"west"}},
-		"whatif-all-gone": {notReady: []string{"east"}, removed: []string{"west"}},
+		"whatif-replaced": {Lost: []string{"east"}, Added: []string{"north=region=eu,cpu=16"}},
+		"whatif-cordoned": {Cordoned: []string{"west"}},
+		"whatif-all-gone": {NotReady: []string{"east"}, Removed: []string{"west"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -23,7 +23,7 @@ import (
 	"rik.dev/rik/internal/rikctl/printer"
 )
 
-// Plan is the plan for one root.
+// Plan is the plan for one root. It is an item of the output of -o json and -o yaml.
 type Plan struct {
 	rehearsal
 	// File says how the files change the object itself.

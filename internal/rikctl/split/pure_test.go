@@ -129,7 +129,7 @@ func TestScenarios(t *testing.T) {
 	now := sample.At(12).Time
 	before := atRest(t)
 	after := before.over()
-	s := Scenario{Lost: []string{"east"}, added: []string{"north"}, cordoned: []string{"north"}, notReady: []string{"east"}, removed: []string{"west"}}
+	s := Scenario{Lost: []string{"east"}, Added: []string{"north"}, Cordoned: []string{"north"}, NotReady: []string{"east"}, Removed: []string{"west"}}
 	if err := s.apply(after, now); err != nil {
 		t.Fatal(err)
 	}

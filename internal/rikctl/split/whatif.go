@@ -28,9 +28,9 @@ import (
 	"rik.dev/rik/internal/rikctl/printer"
 )
 
-// Scenario holds the supposed changes.
+// Scenario has the supposed changes, each as the clusters that it happens to.
 type Scenario struct {
-	Lost, added, cordoned, notReady, removed []string
+	Lost, Added, Cordoned, NotReady, Removed []string
 }
 
 // NewWhatifCommand returns the command "rikctl whatif".
@@ -67,10 +67,10 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&s.Lost, "lose-cluster", nil, "cluster that is cut off; may be repeated, as the others")
-	flags.StringArrayVar(&s.added, "add-cluster", nil, "cluster that comes: NAME, or NAME=LABEL=VALUE,cpu=NUMBER,...")
-	flags.StringSliceVar(&s.cordoned, "cordon", nil, "cluster that takes nothing new")
-	flags.StringSliceVar(&s.notReady, "not-ready", nil, "cluster that is not ready, and is heard of")
-	flags.StringSliceVar(&s.removed, "remove-cluster", nil, "cluster that is unregistered")
+	flags.StringArrayVar(&s.Added, "add-cluster", nil, "cluster that comes: NAME, or NAME=LABEL=VALUE,cpu=NUMBER,...")
+	flags.StringSliceVar(&s.Cordoned, "cordon", nil, "cluster that takes nothing new")
+	flags.StringSliceVar(&s.NotReady, "not-ready", nil, "cluster that is not ready, and is heard of")
+	flags.StringSliceVar(&s.Removed, "remove-cluster", nil, "cluster that is unregistered")
 	for _, f := range []string{"lose-cluster", "cordon", "not-ready", "remove-cluster"} {
 		_ = cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 			return completion.CompGetResource(t.Kube, "clusters."+workloadv1alpha1.GroupName, typed), cobra.ShellCompDirectiveNoFileComp
@@ -82,10 +82,10 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 }
 
 func (s *Scenario) isEmpty() bool {
-	return len(s.Lost)+len(s.added)+len(s.cordoned)+len(s.notReady)+len(s.removed) == 0
+	return len(s.Lost)+len(s.Added)+len(s.Cordoned)+len(s.NotReady)+len(s.Removed) == 0
 }
 
-// Impact is the effect of a scenario.
+// Impact is the effect of a Scenario. It is the output of -o json and -o yaml.
 type Impact struct {
 	// Roots is the number of roots examined, and Moved the number of those with another end.
 	// Replicas is how many replicas are then in other clusters. A root that is not split by
@@ -225,7 +225,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 
 // apply changes the snapshot as the scenario says.
 func (s *Scenario) apply(after *snapshot, now time.Time) error {
-	for _, one := range s.added {
+	for _, one := range s.Added {
 		c, err := addedCluster(one, after.clusters, now)
 		if err != nil {
 			return err
@@ -250,15 +250,15 @@ func (s *Scenario) apply(after *snapshot, now time.Time) error {
 			turn(c, workloadv1alpha1.ConditionReady, now)
 			turn(c, workloadv1alpha1.ConditionHeartbeatHealthy, now)
 		}),
-		change(s.notReady, func(c *workloadv1alpha1.Cluster) { turn(c, workloadv1alpha1.ConditionReady, now) }),
-		change(s.cordoned, func(c *workloadv1alpha1.Cluster) { c.Spec.Unschedulable = true }),
-		change(s.removed, func(*workloadv1alpha1.Cluster) {}),
+		change(s.NotReady, func(c *workloadv1alpha1.Cluster) { turn(c, workloadv1alpha1.ConditionReady, now) }),
+		change(s.Cordoned, func(c *workloadv1alpha1.Cluster) { c.Spec.Unschedulable = true }),
+		change(s.Removed, func(*workloadv1alpha1.Cluster) {}),
 	} {
 		if err != nil {
 			return err
 		}
 	}
-	after.clusters = slices.DeleteFunc(after.clusters, func(c *workloadv1alpha1.Cluster) bool { return slices.Contains(s.removed, c.Name) })
+	after.clusters = slices.DeleteFunc(after.clusters, func(c *workloadv1alpha1.Cluster) bool { return slices.Contains(s.Removed, c.Name) })
 	return nil
 }
 

@@ -72,9 +72,9 @@ func (s *Scenario) String() string {
 		}
 	}
 	say(s.Lost, " were lost")
-	say(s.added, " came")
-	say(s.cordoned, " were cordoned")
-	say(s.notReady, " were not ready")
-	say(s.removed, " were removed")
+	say(s.Added, " came")
+	say(s.Cordoned, " were cordoned")
+	say(s.NotReady, " were not ready")
+	say(s.Removed, " were removed")
 	return strings.Join(words, ", and ")
 }
