@@ -17,7 +17,7 @@ func TestNegotiatePlanUsage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.run(t, "api", "negotiate").check(t, clierror.ExitUsage, "--plan")
-	m.run(t, "api", "negotiate", "--plan", "-o", "json").check(t, clierror.ExitUsage, "only yaml")
+	m.run(t, "api", "negotiate", "--plan", "-o", "json").check(t, clierror.ExitUsage, "use yaml")
 	m.run(t, "api", "negotiate", "--plan", "a", "b").check(t, clierror.ExitUsage)
 	m.run(t, "api", "negotiated").check(t, clierror.ExitUsage, "did you mean negotiate")
 }
@@ -25,7 +25,7 @@ func TestNegotiatePlanUsage(t *testing.T) {
 // TestServerNegotiateOnACluster checks the error of a cluster, which does not negotiate types.
 func TestServerNegotiateOnACluster(t *testing.T) {
 	t.Parallel()
-	newSite(t).do(t, "api", "negotiate", "--plan").check(t, clierror.ExitNotFound, "does not have the types", "only a kcp negotiates")
+	newSite(t).do(t, "api", "negotiate", "--plan").check(t, clierror.ExitNotFound, "does not have the types", "only a kcp has these types")
 }
 
 // TestServerNegotiatePlan plans against a real kcp and changes nothing in it.
@@ -50,7 +50,7 @@ func TestServerNegotiatePlan(t *testing.T) {
 	}
 	for _, word := range []string{"widgets", "widgets.example.org"} {
 		m.run(t, "api", "negotiate", "--plan", word).check(t, clierror.ExitOK,
-			"creates CRD widgets.example.org with v1 (stored)", "In the way", ".spec.color", "Good for:", `for example {"apiVersion"`)
+			"creates CRD widgets.example.org with v1 (stored)", "Incompatible", ".spec.color", "Compatible:", `for example {"apiVersion"`)
 	}
 	m.run(t, "api", "negotiate", "--plan", "-o", "yaml").check(t, clierror.ExitOK, "kind: NegotiatedAPIResource", "kind: CustomResourceDefinition", "openAPIV3Schema")
 	m.run(t, "api", "negotiate", "--plan", "gadgets").check(t, clierror.ExitNotFound, "gadgets not found", "api negotiate --plan")

@@ -105,7 +105,7 @@ func TestDeploymentFilesThatAreWrong(t *testing.T) {
 	s.do(t, "deploy").check(t, clierror.ExitUsage, "-f FILE is required")
 	s.do(t, "deploy", "-f", "/nowhere/at/all").check(t, clierror.ExitUsage, "/nowhere/at/all")
 	s.do(t, "deploy", "-f", s.file(t, "# nothing\n")).check(t, clierror.ExitUsage, "no object")
-	s.do(t, "delete", "app").check(t, clierror.ExitUsage, "name what is to be deleted")
+	s.do(t, "delete", "app").check(t, clierror.ExitUsage, "a name is required")
 	s.do(t, "delete", "app", "x", "--all").check(t, clierror.ExitUsage, "--all")
 	s.do(t, "delete", "workloads").check(t, clierror.ExitUsage, "no name was specified")
 }

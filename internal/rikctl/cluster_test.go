@@ -162,6 +162,6 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 func TestClusterCommandsNeedAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.run(t, "cluster", "register", "east", "--kubeconfig", sample.Kubeconfig(t, s.home)).check(t, clierror.ExitNotFound, "no kcp")
-	s.run(t, "cluster", "unregister", "east").check(t, clierror.ExitNotFound, "no kcp")
+	s.run(t, "cluster", "register", "east", "--kubeconfig", sample.Kubeconfig(t, s.home)).check(t, clierror.ExitNotFound, "not a kcp")
+	s.run(t, "cluster", "unregister", "east").check(t, clierror.ExitNotFound, "not a kcp")
 }

@@ -52,8 +52,8 @@ const (
 
 func (t *tool) addCommands(root *cobra.Command) {
 	for _, g := range []*cobra.Group{
-		{ID: groupRun, Title: "Run software:"},
-		{ID: groupLook, Title: "See what is:"},
+		{ID: groupRun, Title: "Run workloads:"},
+		{ID: groupLook, Title: "Show state:"},
 		{ID: groupChange, Title: "Change objects of any type:"},
 		{ID: groupOperate, Title: "Operate nodes:"},
 		{ID: groupRikctl, Title: "About rikctl and the server:"},

@@ -99,12 +99,12 @@ func TestWrongConfiguration(t *testing.T) {
 		words   []string
 		broken  bool // also for commands that only change the configuration
 	}{
-		"text":           {"garbage{{{", []string{"must be an object", "next: it should look like \"cluster: {"}, true},
-		"a list":         {"[1,2]", []string{"must be an object", "next: it should look like \"cluster: {"}, true},
-		"unknown key":    {"cluster: {sever: 'https://a'}", []string{`unknown field "cluster.sever"`, "next: it should look like \"cluster: {"}, true},
+		"text":           {"garbage{{{", []string{"must be an object", "next: the file must look like \"cluster: {"}, true},
+		"a list":         {"[1,2]", []string{"must be an object", "next: the file must look like \"cluster: {"}, true},
+		"unknown key":    {"cluster: {sever: 'https://a'}", []string{`unknown field "cluster.sever"`, "next: the file must look like \"cluster: {"}, true},
 		"no server":      {"cluster: {name: a}", []string{"cluster.server: required", "next: write \"server: 'https://HOST:5000'\""}, false},
 		"other server":   {"cluster: {server: 'ftp://a'}", []string{"ftp://a", "next: write \"server: 'https://HOST:5000'\""}, false},
-		"a kubeconfig":   {"apiVersion: v1\nkind: Config\n", []string{"it is a kubeconfig", "next: \"--kubeconfig "}, true},
+		"a kubeconfig":   {"apiVersion: v1\nkind: Config\n", []string{"the file is a kubeconfig", "next: \"--kubeconfig "}, true},
 		"half a user":    {"cluster: {server: 'https://a', clientKey: /dev/null}", []string{"cluster.clientKey", "next: correct it in"}, false},
 		"does not exist": {"", []string{"no such file", "next: check the path that $RIKCONFIG gives"}, false},
 	} {
@@ -132,8 +132,8 @@ func TestWrongConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{other, filepath.Join(m.home, "none"), m.home} {
-		m.run(t, "get", "nodes", "--kubeconfig", path).check(t, clierror.ExitUsage, path, "next: --kubeconfig takes a file as kubectl has it")
-		m.run(t, "why", "a", "--kubeconfig", path).check(t, clierror.ExitUsage, path, "next: --kubeconfig takes a file as kubectl has it")
+		m.run(t, "get", "nodes", "--kubeconfig", path).check(t, clierror.ExitUsage, path, "next: --kubeconfig takes a kubeconfig")
+		m.run(t, "why", "a", "--kubeconfig", path).check(t, clierror.ExitUsage, path, "next: --kubeconfig takes a kubeconfig")
 	}
 	m.run(t, "config", "set-cluster", "a", "--server", "ftp://a").check(t, clierror.ExitUsage, "--server", "not an http or https URL", "next:")
 }
@@ -163,7 +163,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	for _, line := range []string{"get nodes", "create instance -w web", "describe node a", "logs a", "apply -f " + file, "version", "top nodes", "delete instance a"} {
 		r := m.run(t, strings.Fields(line)...)
-		r.check(t, clierror.ExitUnreachable, "next: nothing listens at "+m.env[config.EnvServer], "rik server")
+		r.check(t, clierror.ExitUnreachable, "next: nothing listens on "+m.env[config.EnvServer], "rik server")
 		if strings.Contains(r.err, "Unhandled Error") {
 			t.Errorf("%s: the libraries' log is shown:\n%s", line, r.err)
 		}
@@ -190,7 +190,7 @@ func TestTransport(t *testing.T) {
 		code         int
 		words        []string
 	}{
-		{"plain http behind https", strings.Replace(plain.URL, "http:", "https:", 1), clierror.ExitUnreachable, []string{"speaks plain http"}},
+		{"plain http behind https", strings.Replace(plain.URL, "http:", "https:", 1), clierror.ExitUnreachable, []string{"answers in plain HTTP"}},
 		{"another authority", secure.URL, clierror.ExitUnreachable, []string{"has neither the authority of", "name config.yaml of the server"}},
 		{"starting", broken.URL, clierror.ExitUnreachable, nil},
 		{"who are you", unknown.URL, clierror.ExitDenied, []string{"nor credentials", "name config.yaml of the server"}},
@@ -228,7 +228,7 @@ func TestUsage(t *testing.T) {
 		{"create instance -w a -r 10001", "--replicas must not be above 10000"},
 		{"create instance --bogus", "unknown flag: --bogus"},
 		{"create tenant", "accepts 1 arg"},
-		{"exec a ls", "then -- and the command"},
+		{"exec a ls", "-- and a command are required"},
 		{"logs", "accepts 1 arg"},
 		{"logs pod/a", "neither an instance nor a workload"},
 		{"logs a --tail=-5", "--tail must be"},
@@ -245,10 +245,10 @@ func TestUsage(t *testing.T) {
 		{"scale workload web --replicas=-1", "--replicas must be a number from 0 to 2147483647"},
 		{"scale workload web --replicas=99999999999", "--replicas must be a number from 0 to 2147483647"},
 		{"scale workload web", `required flag(s) "replicas"`},
-		{"scale --replicas=1", "which workload"},
+		{"scale --replicas=1", "a workload is required"},
 		{"wait instance a", "--for is required"},
-		{"wait instance a --for=foo", "--for=foo is not understood"},
-		{"wait instance a --for=phase=", "--for=phase= is not understood"},
+		{"wait instance a --for=foo", "--for=foo is not supported"},
+		{"wait instance a --for=phase=", "--for=phase= is not supported"},
 		{"wait instance a --for=phase=Dancing", `no phase "Dancing"`},
 		{"wait instance a --for=condition=Ready --timeout=soon", "invalid duration"},
 	}
@@ -283,7 +283,7 @@ func TestConfigCommands(t *testing.T) {
 	if err := os.WriteFile(ca, []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.run(t, "config", "set-cluster", "home", "--server", "https://a:5000", "--token", "secret", "--certificate-authority", ca).check(t, clierror.ExitOK, "cluster home is kept in")
+	m.run(t, "config", "set-cluster", "home", "--server", "https://a:5000", "--token", "secret", "--certificate-authority", ca).check(t, clierror.ExitOK, "cluster home is stored in")
 	m.run(t, "config", "set-cluster", "office", "--server", "https://b:5000", "--certificate-authority", ca, "--embed-certs").check(t, clierror.ExitOK)
 	m.run(t, "config", "current").check(t, clierror.ExitOK, "home at https://a:5000")
 	view := m.run(t, "config", "view")
@@ -316,14 +316,14 @@ apiVersion: example.org/v1
 kind: Thing
 metadata: {name: t}
 `
-	m.run(t, "lint", "-f", "-").check(t, clierror.ExitOK, "Workload web: its fields exist", "Workload old: its fields exist", "Thing t: not checked, only a server knows this type")
+	m.run(t, "lint", "-f", "-").check(t, clierror.ExitOK, "Workload web: its fields exist", "Workload old: its fields exist", "Thing t: not checked; only a server knows this type")
 	m.stdin = strings.Replace(m.stdin, "image: web}", "imagePolicy: x}", 1)
 	m.stdin = strings.Replace(m.stdin, "image: b}", "imge: b}", 1)
 	m.run(t, "lint", "--offline", "-f", "-").check(t, clierror.ExitInvalid,
 		`- (document 1): unknown field "spec.containers[0].imagePolicy"`, `unknown field "spec.containers[0].imge"`)
 	m.env[config.EnvServer] = closedPort(t)
 	m.stdin = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
-	m.run(t, "lint", "-f", "-").check(t, clierror.ExitOK, "which was not reached")
+	m.run(t, "lint", "-f", "-").check(t, clierror.ExitOK, "which was not reachable")
 }
 
 func TestLintReadsLists(t *testing.T) {
@@ -421,7 +421,7 @@ func TestHelp(t *testing.T) {
 func TestTopics(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.run(t, "help", "exit-codes").check(t, clierror.ExitOK, "5  the server was not reached")
+	m.run(t, "help", "exit-codes").check(t, clierror.ExitOK, "5  the server was not reachable")
 	m.run(t, "help", "configuration").check(t, clierror.ExitOK, "$RIKCONFIG", "certificateAuthority")
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		m.run(t, "completion", shell).check(t, clierror.ExitOK, "rikctl")

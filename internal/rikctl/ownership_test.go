@@ -148,7 +148,7 @@ func TestPreviewsShowWhatApplyDoes(t *testing.T) {
 	}
 	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("made", "1", true))).check(t, clierror.ExitOK)
 	changed := s.file(t, twoContainers("made", "2", false))
-	s.do(t, "apply", "--dry-run=server", "-f", changed).check(t, clierror.ExitOK, "note: workloads/made was created", "is not shown")
+	s.do(t, "apply", "--dry-run=server", "-f", changed).check(t, clierror.ExitOK, "note: workloads/made was created", "does not show")
 	if r := s.do(t, "diff", "-f", changed); r.code != 1 || !strings.Contains(r.out, "web:2") || !strings.Contains(r.err, "note: workloads/made was created") {
 		t.Errorf("diff ends with %d: %s%s", r.code, r.out, r.err)
 	}

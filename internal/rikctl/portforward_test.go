@@ -186,6 +186,6 @@ func TestProxyUsage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.run(t, "proxy", "--accept-hosts", "(").check(t, clierror.ExitUsage, "--accept-hosts")
-	m.run(t, "proxy", "--unix-socket", "/x", "--port", "1").check(t, clierror.ExitUsage, "excludes")
+	m.run(t, "proxy", "--unix-socket", "/x", "--port", "1").check(t, clierror.ExitUsage, "cannot be used with")
 	m.run(t, "proxy", "more").check(t, clierror.ExitUsage)
 }

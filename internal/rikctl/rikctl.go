@@ -43,7 +43,7 @@ var processOnce = sync.OnceFunc(func() {
 	}))
 	// If a library exits the process, show its last message.
 	klog.OsExit = func(int) {
-		message := "error: a library gave up"
+		message := "error: a library ended the program"
 		if last := fatally.Load(); last != nil {
 			_, text, _ := strings.Cut(*last, "] ")
 			message += ": " + strings.TrimSpace(text)

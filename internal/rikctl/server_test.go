@@ -399,7 +399,7 @@ func TestServerWithoutNodes(t *testing.T) {
 	s.runningOn(t, "web-1", s.node(t))
 	s.do(t, "logs", "workload/web").check(t, clierror.ExitUnreachable, "web-1")
 	s.do(t, "exec", "workload/web", "--", "ls").check(t, clierror.ExitUnreachable, "web-1")
-	s.do(t, "why", "web-1").check(t, clierror.ExitNotFound, "explains no placement")
+	s.do(t, "why", "web-1").check(t, clierror.ExitNotFound, "no explanation of the placement")
 	s.do(t, "why", "gone").check(t, clierror.ExitNotFound, `"gone" not found`)
 	s.do(t, "top", "nodes").check(t, clierror.ExitNotFound, "no metrics of nodes", "controller")
 	s.do(t, "top", "instances").check(t, clierror.ExitNotFound, "no metrics of instances")

@@ -187,10 +187,10 @@ func TestServerDivision(t *testing.T) {
 
 func tryWhy(t *testing.T, s *splitSite) {
 	for _, line := range []string{"deployment/web", "deployments.apps/web", "deploy/web", "deployments.v1.apps/web"} {
-		s.do(t, "why", line).check(t, clierror.ExitOK, "is divided by its replicas, strategy even", "Whole:", "east", "west", "even: 1 of 2")
+		s.do(t, "why", line).check(t, clierror.ExitOK, "is split by its replicas, strategy even", "Total:", "east", "west", "even: 1 of 2")
 	}
 	s.do(t, "why", "deployment", "web").check(t, clierror.ExitOK, "even: 1 of 2")
-	s.do(t, "why", "deployment/web--west").check(t, clierror.ExitOK, "is the part of deployments.apps/web in cluster west", "even: 1 of 2")
+	s.do(t, "why", "deployment/web--west").check(t, clierror.ExitOK, "is the leaf of deployments.apps/web in cluster west", "even: 1 of 2")
 	var got split.Division
 	r := s.do(t, "why", "deployment/web--west", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.Name != "web" || len(got.Clusters) != 2 || got.Clusters[0].Has != 5 {
@@ -205,11 +205,11 @@ func tryWhy(t *testing.T, s *splitSite) {
 
 	s.stdin = strings.Replace(s.root("fixed", 1), "{name: fixed}", `{name: fixed, labels: {workloads.kcp.dev/cluster: east}}`, 1)
 	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
-	s.do(t, "why", "deployment/fixed").check(t, clierror.ExitOK, "is not divided: its labels send it to east")
+	s.do(t, "why", "deployment/fixed").check(t, clierror.ExitOK, "is not split: its labels send it to east")
 	s.stdin = `{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, labels: {sync.workloads.kcp.dev/east: "true", sync.workloads.kcp.dev/west: "true"}, annotations: {` +
 		workloadv1alpha1.FollowsAnnotation + `: "east"}}}`
 	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
-	s.do(t, "why", "configmap/settings").check(t, clierror.ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
+	s.do(t, "why", "configmap/settings").check(t, clierror.ExitOK, "goes to east, because objects there need it", "send it to west")
 }
 
 // tryWhyLeaving explains the leaf of an unreachable cluster whose root was deleted.
@@ -234,10 +234,10 @@ func tryWhyLeaving(t *testing.T, s *splitSite) {
 		}
 	})
 	s.do(t, "delete", "deployment", "old").check(t, clierror.ExitOK)
-	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "was the part in cluster east of a deployments.apps/old that has been deleted")
+	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "was the leaf in cluster east of deployments.apps/old, which has been deleted")
 	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, clierror.ExitOK)
-	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "that has been deleted", "is being deleted since", "goes when cluster east has deleted it there")
-	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, clierror.ExitError, "no division that could be printed")
+	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "which has been deleted", "is marked for deletion since", "is deleted when cluster east has deleted its copy")
+	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, clierror.ExitError, "no split to print")
 }
 
 func tryPlan(t *testing.T, s *splitSite) {
@@ -245,19 +245,19 @@ func tryPlan(t *testing.T, s *splitSite) {
 		s.stdin = stdin
 		return s.do(t, append([]string{"plan", "-f", "-"}, line...)...)
 	}
-	plan(s.root("web", 10)).check(t, clierror.ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 would change")
-	plan(s.root("web", 7)).check(t, 1, ", changed,", "Whole:", "1 of 1 would change")
+	plan(s.root("web", 10)).check(t, clierror.ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 objects would change")
+	plan(s.root("web", 7)).check(t, 1, ", changed,", "Total:", "1 of 1 objects would change")
 	plan(s.root("api", 3)).check(t, 1, "deployment/api", ", new,")
 	s.do(t, "get", "deployment", "api").check(t, clierror.ExitNotFound)
 	// The server sets the default.
-	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;")
+	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Total:       1;")
 	plan(strings.Replace(s.root("web", 10), "{name: web}", `{name: web, annotations: {placement.workloads.kcp.dev/max-moves: many}}`, 1)).
-		check(t, clierror.ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
+		check(t, clierror.ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no leaf changes")
 	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, clierror.ExitInvalid, "spec.replicas")
 	plan("apiVersion: apps/v9\nkind: Deployment\nmetadata: {name: web}").check(t, clierror.ExitNotFound, "apps/v9")
-	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, clierror.ExitOK, "Nothing that is divided would change")
-	plan(s.root("web--east", 1)).check(t, clierror.ExitInvalid, "is a part of web")
-	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, clierror.ExitInvalid, "metadata.namespace: other")
+	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, clierror.ExitOK, "No split object would change")
+	plan(s.root("web--east", 1)).check(t, clierror.ExitInvalid, "is a leaf of web")
+	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, clierror.ExitInvalid, "metadata.namespace is other")
 	s.do(t, "plan").check(t, clierror.ExitUsage, "-f FILE is required")
 	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, clierror.ExitUsage, "no such file")
 
@@ -275,9 +275,9 @@ func tryPlan(t *testing.T, s *splitSite) {
 
 	// A Placement or a Cluster shows the roots that it changes.
 	placement := `{apiVersion: workload.kcp.dev/v1alpha1, kind: Placement, metadata: {name: all}, spec: {selector: {}, strategy: weighted, weights: [{cluster: east, weight: 4}]}}`
-	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 would change")
+	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 objects would change")
 	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, clierror.ExitInvalid, "spec.strategy")
-	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 would change")
+	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 objects would change")
 	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east}\nspec: {taints: [{key: old, effect: NoExecute}]}").check(t, 1, "the taint old:NoExecute is not tolerated")
 	// A namespace and the objects in it.
 	plan("---\n{apiVersion: v1, kind: Namespace, metadata: {name: fresh}}\n---\n"+strings.Replace(s.root("api", 4), "{name: api}", "{name: api}", 1), "-o", "json").check(t, 1, `"file": "new"`)
@@ -286,15 +286,15 @@ func tryPlan(t *testing.T, s *splitSite) {
 }
 
 func tryWhatif(t *testing.T, s *splitSite) {
-	s.do(t, "whatif").check(t, clierror.ExitUsage, "say what would happen")
+	s.do(t, "whatif").check(t, clierror.ExitUsage, "a change is required")
 	s.do(t, "whatif", "--lose-cluster", "north").check(t, clierror.ExitNotFound, `"north" not found`, "rikctl get clusters")
-	s.do(t, "whatif", "--add-cluster", "east").check(t, clierror.ExitUsage, "there is a cluster east already")
-	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
+	s.do(t, "whatif", "--add-cluster", "east").check(t, clierror.ExitUsage, "cluster east already exists")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects would change; 5 replicas would move, and 0 would be unplaced", "west=10", "5m")
 	// Without a namespace, whatif covers all of them.
 	s.run(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, clierror.ExitOK, "1 of 1 objects")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, clierror.ExitError, "is not divided", "rikctl why")
-	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, clierror.ExitError, "not divided")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, clierror.ExitError, "is not split", "rikctl why")
+	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, clierror.ExitError, "not split")
 	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, clierror.ExitNotFound, `"wob" not found`)
 	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, clierror.ExitOK, "cluster: north", "then: 5", "unplaced: 0")
 	// None of these commands has written anything.
@@ -327,9 +327,9 @@ func tryReader(t *testing.T, s *splitSite) {
 	for _, line := range lines[:2] {
 		reader.run(t, slices.Concat(in(reader), line)...).check(t, clierror.ExitOK, "web", "east")
 	}
-	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you could not apply it", ", changed,", "Whole:        7;")
+	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you have no permission to apply it", ", changed,", "Total:       7;")
 	for _, line := range lines {
-		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, clierror.ExitDenied, "is forbidden", "looking needs get and list of clusters")
+		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, clierror.ExitDenied, "is forbidden", "this needs permission to get and list clusters")
 	}
 }
 
@@ -376,8 +376,8 @@ func (s *splitSite) inNamespace(o *unstructured.Unstructured) *unstructured.Unst
 func TestServerDivisionNeedsAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
-	s.do(t, "plan", "-f", s.file(t, workloadManifest("web", ""))).check(t, clierror.ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitNotFound, "this server is not a kcp", "rikctl config use")
+	s.do(t, "plan", "-f", s.file(t, workloadManifest("web", ""))).check(t, clierror.ExitNotFound, "this server is not a kcp", "rikctl config use")
 	s.workload(t, "web", "")
 	s.do(t, "why", "workload/web").check(t, clierror.ExitError, "has no instances", "rikctl create instance")
 	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, clierror.ExitOK)
@@ -386,5 +386,5 @@ func TestServerDivisionNeedsAKCP(t *testing.T) {
 		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: \"registry.example/a:1\"}]}}}")).check(t, clierror.ExitOK)
 	s.do(t, "why", "deployment/api").check(t, clierror.ExitNotFound, "does not run yet", "rikctl describe deployments.apps/api")
 	s.do(t, "why", "workload", "wob").check(t, clierror.ExitNotFound, `"wob" not found`)
-	s.do(t, "why", "configmap/any").check(t, clierror.ExitNotFound, "this server is no kcp")
+	s.do(t, "why", "configmap/any").check(t, clierror.ExitNotFound, "this server is not a kcp")
 }

@@ -73,7 +73,7 @@ func TestConfigurationsWithoutCredentialsOfOthers(t *testing.T) {
 	if err := os.WriteFile(mine, []byte(`{"cluster": {"name": "rik", "server": "`+server.URL+`", "token": "x"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.run(t, "get", "nodes").check(t, clierror.ExitUnreachable, "is not of the authority")
+	m.run(t, "get", "nodes").check(t, clierror.ExitUnreachable, "is not signed by the authority")
 }
 
 // TestTheServersOwnFileIsNotChanged checks that rikctl does not write to the server's file,
@@ -96,13 +96,13 @@ func TestTheServersOwnFileIsNotChanged(t *testing.T) {
 			m := newMachine(t)
 			m.env[config.EnvPath] = path
 			r := m.run(t, "config", "set-cluster", "office", "--server", "https://192.0.2.1:5000")
-			r.check(t, clierror.ExitError, "the server's own file")
+			r.check(t, clierror.ExitError, "belongs to the server")
 			_, command, found := strings.Cut(r.err, "a file of your own: rikctl ")
 			if !found {
 				t.Fatalf("the error names no command: %s", r.err)
 			}
-			m.run(t, strings.Fields(command)...).check(t, clierror.ExitOK, "office is kept in "+m.home)
-			m.run(t, "config", "use", "other").check(t, clierror.ExitError, "the server's own file")
+			m.run(t, strings.Fields(command)...).check(t, clierror.ExitOK, "office is stored in "+m.home)
+			m.run(t, "config", "use", "other").check(t, clierror.ExitError, "belongs to the server")
 		})
 	}
 	t.Cleanup(func() {

@@ -22,7 +22,7 @@ func TestHintsForUsersOfKubernetes(t *testing.T) {
 		"describe pod a":           `"rikctl get instances"`,
 		"get statefulsets":         "Workload",
 		"get pvc":                  "spec.volumes",
-		"get hpa":                  "nothing of this kind",
+		"get hpa":                  "no such type",
 		"get worklods":             "did you mean workload or workloads?",
 		"apply -f " + pod:          "a Workload (apiVersion rik.dev/v1alpha1)",
 		"create -f " + pod:         `"rikctl apply -f FILE"`,

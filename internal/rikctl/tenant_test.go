@@ -47,8 +47,8 @@ func TestServerCreateTenantWaits(t *testing.T) {
 		words      []string
 	}{
 		"made":    {[]metav1.Condition{notYet, made}, served.Timeout.String(), clierror.ExitOK, []string{"created"}},
-		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), clierror.ExitConflict, []string{"already exists", "next:", "of another name"}},
-		"nothing": {nil, "1s", clierror.ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
+		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), clierror.ExitConflict, []string{"already exists", "next:", "with another name"}},
+		"nothing": {nil, "1s", clierror.ExitUnreachable, []string{"timed out", "the controller has not reported on the tenant", "describe tenant"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

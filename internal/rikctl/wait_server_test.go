@@ -61,7 +61,7 @@ func TestWaitSaysWhatItSaw(t *testing.T) {
 	}{
 		"timeout": {false, "2s", clierror.ExitUnreachable, []string{"instances/web-1", "phase Creating", "reason ImagePullFailed"}},
 		"once":    {false, "0s", clierror.ExitUnreachable, []string{"condition not met", "phase Creating"}},
-		"deleted": {true, "10m", clierror.ExitNotFound, []string{"instances/web-1 was deleted while it was waited for"}},
+		"deleted": {true, "10m", clierror.ExitNotFound, []string{"instances/web-1 was deleted during the wait"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

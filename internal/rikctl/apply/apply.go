@@ -27,10 +27,10 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	cmd := apply.NewCmdApply(cmdline.Program, t.Kube, t.Streams)
 	cmd.RemoveCommand(cmd.Commands()...) // the subcommands serve only client-side apply
 	mergedByServer(cmd)
-	cmd.Flags().Lookup("dry-run").Usage = `"none" or "server". With "server" the server says what it would do, and keeps nothing.`
+	cmd.Flags().Lookup("dry-run").Usage = `"none" or "server". With "server", the server returns what it would store, and stores nothing.`
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Lookup("dry-run").Value.String() == "client" {
-			return cmdline.Errorf(cmd, "--dry-run=client is not for this: the server merges, so only --dry-run=server can say what would be")
+			return cmdline.Errorf(cmd, "--dry-run=client is not available, because the server merges the files; use --dry-run=server")
 		}
 		return nil
 	}

@@ -24,11 +24,11 @@ func NewDeployCommand(factory *access.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deploy -f FILE",
 		Short: "Deploy apps from deployment files",
-		Long: `Deploy what files describe: deployment files (name, repo, version, action: deploy,
-metadata), or workloads in any other form. A deployment file may also have
-command, args, env, user, ports and resources; without a command the program of
-the app's name at the top of the repository is run. Deploying again changes what
-is there, as "rikctl apply -f" does.`,
+		Long: `Deploy the workloads of files: deployment files (name, repo, version, action:
+deploy, metadata), or workloads in any other form. A deployment file may also
+have command, args, env, user, ports and resources. Without a command, the app
+runs the program with its name at the top of the repository. Deploying again
+changes the existing workload, as "rikctl apply -f" does.`,
 		Example: cmdline.Example(`
 rikctl deploy -f nginx.yaml
 rikctl get apps

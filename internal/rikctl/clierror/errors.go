@@ -94,7 +94,7 @@ func (f *FatalError) Error() string { return strings.TrimSpace(f.Message) }
 const NextForKCP = `"rikctl config use NAME" or --kubeconfig FILE chooses another server; "rik kcp" runs a kcp`
 
 // ErrNoKCP reports a server that does not split objects.
-var ErrNoKCP = errors.New("this server is no kcp: it serves no clusters." + workloadv1alpha1.GroupName)
+var ErrNoKCP = errors.New("this server is not a kcp: it does not serve clusters." + workloadv1alpha1.GroupName)
 
 // IsUnknownType reports whether the server lacks the type, as opposed to the object. The status
 // has this cause only if no handler of the type made the answer.

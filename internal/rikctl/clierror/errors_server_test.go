@@ -24,7 +24,7 @@ func TestAnErrorOfTheServersOwnIsNoConnectionOfOurs(t *testing.T) {
 			t.Errorf("%q leads to nothing", text)
 		}
 	}
-	if o := outcomeOfText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.Next, "nothing listens at "+server) {
+	if o := outcomeOfText("dial tcp 127.0.0.1:5000: connect: connection refused", ExitError, server); !strings.Contains(o.Next, "nothing listens on "+server) {
 		t.Errorf("a refused connection of ours leads to %q", o.Next)
 	}
 }

@@ -153,7 +153,7 @@ func outcomeOfReason(reason metav1.StatusReason, server string) Outcome {
 		metav1.StatusReasonNotAcceptable, metav1.StatusReasonUnsupportedMediaType:
 		return Outcome{Code: ExitInvalid}
 	case metav1.StatusReasonUnauthorized:
-		return Outcome{Code: ExitDenied, Next: fmt.Sprintf("%s does not know the credentials of the configuration: \"rikctl config view\" shows which are used", server)}
+		return Outcome{Code: ExitDenied, Next: fmt.Sprintf("%s does not accept the credentials of the configuration; \"rikctl config view\" shows them", server)}
 	case metav1.StatusReasonForbidden:
 		return Outcome{Code: ExitDenied, Next: `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`}
 	case metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout,
@@ -183,7 +183,7 @@ func outcomeOfText(text string, code int, server string) Outcome {
 		return o
 	}
 	if strings.HasPrefix(text, "Error from server: ") && ContainsAny(text, ofConnections) {
-		o.Next = server + " answered that it met an error of its own: its log says more"
+		o.Next = "the error occurred in the server " + server + "; its log has the cause"
 		return o
 	}
 	for _, rule := range textRules {
@@ -200,7 +200,7 @@ func outcomeOfText(text string, code int, server string) Outcome {
 }
 
 func foreign(text, server string) Outcome {
-	return Outcome{ExitUsage, text, server + " does not answer as the API: check that cluster.server begins with https:// and names the API's port, which is 5000 unless the server was told another"}
+	return Outcome{ExitUsage, text, server + " is not the API server: check that cluster.server begins with https:// and has the API port, which is 5000 by default"}
 }
 
 // IsForeign reports whether the answer is not from an API server: the client spoke plain HTTP to
@@ -236,23 +236,23 @@ var textRules = []struct {
 	next  string
 }{
 	{[]string{"You must be logged in"}, ExitDenied,
-		`%s does not know the credentials of the configuration: "rikctl config view" shows which are used`},
+		`%s does not accept the credentials of the configuration; "rikctl config view" shows them`},
 	{[]string{"x509: certificate is valid for", "x509: certificate is not valid for any names", "x509: cannot validate certificate for"}, ExitUnreachable,
-		"the certificate of %s does not name that address: use one that it names in cluster.server, or start the server with --tls-san for this one"},
+		"the certificate of %s does not name that address; set cluster.server to an address that it names, or start the server with --tls-san for this one"},
 	{[]string{"x509: certificate signed by unknown authority", "failed to verify certificate"}, ExitUnreachable,
-		"the certificate of %s is not of the authority in the configuration: it may be another cluster, or one that was set up anew (its data directory has the current config.yaml)"},
+		"the certificate of %s is not signed by the authority in the configuration; this may be another cluster, or the cluster was set up again (its data directory has the current config.yaml)"},
 	{[]string{" is forbidden: "}, ExitDenied, `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`},
 	{[]string{"unable to upgrade connection: container "}, ExitInvalid, ""},
 	{[]string{"unable to upgrade connection"}, ExitUnreachable, `"rikctl get nodes" shows whether the instance's node is Ready`},
-	{[]string{"server gave HTTP response to HTTPS client"}, ExitUnreachable, "%s speaks plain http: another program may have the port"},
+	{[]string{"server gave HTTP response to HTTPS client"}, ExitUnreachable, "%s answers in plain HTTP; another program may use the port"},
 	{[]string{"connection refused", "was refused"}, ExitUnreachable,
-		`nothing listens at %s: start the server there with "sudo rik server" or "systemctl start rik", or choose another cluster with --config or $RIKCONFIG`},
-	{[]string{"no such host"}, ExitUnreachable, "the name in %s is not known: check cluster.server of the configuration"},
+		`nothing listens on %s; start the server there with "sudo rik server" or "systemctl start rik", or choose another cluster with --config or $RIKCONFIG`},
+	{[]string{"no such host"}, ExitUnreachable, "the host name in %s cannot be resolved; check cluster.server of the configuration"},
 	{[]string{"Unable to connect to the server", "no route to host", "i/o timeout", "network is unreachable",
-		"connection reset", "Client.Timeout exceeded"}, ExitUnreachable, "check that %s can be reached from here"},
+		"connection reset", "Client.Timeout exceeded"}, ExitUnreachable, "check that this machine can reach %s"},
 	{[]string{"timed out waiting", "deadline exceeded", "timed out", "condition not met"}, ExitUnreachable, ""},
 	{[]string{`no matches for kind "Pod" in version "v0"`, `no matches for kind "Function" in version`}, ExitInvalid,
-		`the file is a definition in the published form: "rikctl create workload -f FILE" takes it`},
+		`the file is a definition in the published form: "rikctl create workload -f FILE" accepts it`},
 	{[]string{"the server doesn't have a resource type", "no matches for kind", "no kind is registered"}, ExitNotFound, NextForType},
 	{[]string{"field not declared in schema", "unknown field", "is invalid", "strict decoding error", "failed to create typed patch object"}, ExitInvalid, ""},
 	{[]string{"Apply failed with"}, ExitConflict,

@@ -29,15 +29,15 @@ const (
 )
 
 // notAKCP is the next step to show if a server does not have the type Cluster.
-const notAKCP = `the server is no kcp: "rik kcp" runs one, and writes the configuration that reaches it`
+const notAKCP = `the server is not a kcp; "rik kcp" runs one and writes a configuration for it`
 
 // NewCommand returns the command "rikctl cluster".
 func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "cluster",
-		Short: "Register clusters with a kcp, and let go of them",
-		Long: `Register the clusters, rik's own or Kubernetes, that a kcp sends work to.
+		Short: "Register clusters with a kcp, and unregister them",
+		Long: `Register the rik and Kubernetes clusters to which a kcp sends objects.
 "rikctl get clusters" and "rikctl describe cluster NAME" show them.`,
 	}, t.clusterRegisterCommand(), t.clusterUnregisterCommand())
 }
@@ -47,16 +47,16 @@ func (t *tool) clusterUnregisterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "unregister NAME",
 		Short: "Detach a cluster from a kcp",
-		Long: `Detach a cluster: nothing is carried to it any more, and objects in the kcp no longer
-wait for it. What is in the cluster stays as it is. To have objects leave a cluster,
-take its labels off them first and wait until they have left.`,
+		Long: `Detach a cluster. The kcp no longer sends it objects, and objects in the kcp no longer
+wait for it. The objects in the cluster stay as they are. To remove objects from a
+cluster, first remove its label from them and wait until they are gone there.`,
 		Example: cmdline.Example("rikctl cluster unregister east"),
 		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			return t.unregister(cmd.Context(), given[0], timeout)
 		},
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", detachTimeout, "time to wait until the cluster is detached; 0 not to wait")
+	cmd.Flags().DurationVar(&timeout, "timeout", detachTimeout, "timeout of the wait until the cluster is detached; 0 does not wait")
 	return cmd
 }
 
@@ -79,12 +79,12 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 	})
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		return clierror.WithNext(clierror.TimeoutError{What: "cluster " + name + " to be detached"},
-			"a cluster controller does it: \"rik kcp\" runs one with --run-controllers, and \"cluster-controller\" is one")
+			"a cluster controller detaches it; \"rik kcp --run-controllers\" runs one, and so does the program \"cluster-controller\"")
 	}
 	if err != nil {
 		return ofCluster("detaching", name, err)
 	}
-	_, err = fmt.Fprintf(t.Streams.Out, "cluster %s detached; what is in it stays\n", name)
+	_, err = fmt.Fprintf(t.Streams.Out, "cluster %s detached; its objects stay\n", name)
 	return err
 }
 
@@ -109,7 +109,7 @@ func ofCluster(doing, name string, err error) error {
 	case clierror.IsUnknownType(err):
 		return clierror.WithNext(failed, notAKCP)
 	case apierrors.IsNotFound(err):
-		return clierror.WithNext(failed, `"rikctl get clusters" shows those that are registered`)
+		return clierror.WithNext(failed, `"rikctl get clusters" lists the registered clusters`)
 	case apierrors.IsAlreadyExists(err):
 		return clierror.WithNext(failed, "--rotate gives a registered cluster new credentials; another cluster needs another name")
 	}
@@ -121,7 +121,7 @@ var modes = []string{string(workloadv1alpha1.SyncPush), string(workloadv1alpha1.
 
 func checkMode(cmd *cobra.Command, mode string) error {
 	if mode != "" && !slices.Contains(modes, mode) {
-		return cmdline.Errorf(cmd, "--mode %q: it is %s", mode, strings.Join(modes, ", "))
+		return cmdline.Errorf(cmd, "--mode %q is not supported; use %s", mode, strings.Join(modes, ", "))
 	}
 	return nil
 }

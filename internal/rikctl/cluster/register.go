@@ -49,13 +49,13 @@ func (t *tool) clusterRegisterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "register NAME --kubeconfig FILE",
 		Short: "Register a cluster with a kcp",
-		Long: `Register a cluster, so that a kcp imports its types and can send work to it. The
-cluster is reached as the current context of FILE reaches it; of FILE only that context
-is taken, with the content of the files that it names. It is kept in a Secret, which
-goes with the cluster.
+		Long: `Register a cluster, so that a kcp imports its types and can send it objects. The kcp
+connects to the cluster with the current context of FILE. Only that context is copied,
+with the content of the files that it names. A Secret stores it, which is deleted with
+the Cluster.
 
---kubeconfig and --context are the cluster's here. The kcp is the one of rikctl's
-configuration, or of --upstream-kubeconfig.`,
+--kubeconfig and --context are those of the cluster to register. The kcp is the one in
+rikctl's configuration, or in --upstream-kubeconfig.`,
 		Example: cmdline.Example(`
 rikctl cluster register east --kubeconfig east.yaml
 rikctl cluster register west --kubeconfig ~/.kube/config --context west --mode pull
@@ -74,10 +74,10 @@ rikctl cluster register east --kubeconfig new-east.yaml --rotate`),
 	flags.StringVar(&r.file, "kubeconfig", "", "the cluster's kubeconfig; required")
 	flags.StringVar(&r.context, "context", "", "context of the cluster's kubeconfig, if not its current one")
 	flags.StringVar(&r.upstream, "upstream-kubeconfig", "", "kubeconfig of the kcp, instead of rikctl's configuration")
-	flags.StringVar(&r.mode, "mode", "", "who carries objects: push (the kcp), pull (an agent in the cluster) or none (a syncer that you run); the kcp's default if empty")
-	flags.StringVar(&r.namespace, "secret-namespace", clusterNamespace, "namespace of the Secret that keeps the kubeconfig; made if it is not there")
-	flags.BoolVar(&r.inline, "inline", false, "keep the kubeconfig in the Cluster itself, where everyone reads it who may read Clusters")
-	flags.BoolVar(&r.rotate, "rotate", false, "give a registered cluster this kubeconfig in place of its present one")
+	flags.StringVar(&r.mode, "mode", "", "where the syncer runs: push (in the kcp), pull (as an agent in the cluster) or none (you run it); the default of the kcp if empty")
+	flags.StringVar(&r.namespace, "secret-namespace", clusterNamespace, "namespace of the Secret with the kubeconfig; created if it does not exist")
+	flags.BoolVar(&r.inline, "inline", false, "store the kubeconfig in the Cluster itself; everyone who may read Clusters can then read it")
+	flags.BoolVar(&r.rotate, "rotate", false, "replace the kubeconfig of a registered cluster")
 	return cmd
 }
 
@@ -147,7 +147,7 @@ func createWithSecret(ctx context.Context, c client.Client, cluster *workloadv1a
 		return err
 	}
 	if err := c.Update(ctx, secret, ownership.File); err != nil {
-		return fmt.Errorf("it is registered, but its Secret %s/%s does not go with it: %w", ref.Namespace, ref.Name, err)
+		return fmt.Errorf("the cluster is registered, but its Secret %s/%s will not be deleted with it: %w", ref.Namespace, ref.Name, err)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func restore(ctx context.Context, c client.Client, written, before *corev1.Secre
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("taking back the Secret %s/%s: %w", written.Namespace, written.Name, err)
+	return fmt.Errorf("restoring the Secret %s/%s: %w", written.Namespace, written.Name, err)
 }
 
 // cluster builds the Cluster object to register.
@@ -193,7 +193,7 @@ func (t *tool) rotate(ctx context.Context, c client.Client, r *registration, dat
 	} else if _, err := keepSecret(ctx, c, cluster, data); err != nil {
 		return ofCluster("rotating the credentials of", r.name, err)
 	}
-	_, err := fmt.Fprintf(t.Streams.Out, "cluster %s has its new credentials\n", r.name)
+	_, err := fmt.Fprintf(t.Streams.Out, "cluster %s has new credentials\n", r.name)
 	return err
 }
 
@@ -203,7 +203,7 @@ func keepSecret(ctx context.Context, c client.Client, cluster *workloadv1alpha1.
 	ref := cluster.Spec.KubeconfigSecretRef
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ref.Namespace}}
 	if err := c.Create(ctx, namespace, ownership.File); err != nil && !apierrors.IsAlreadyExists(err) {
-		return nil, fmt.Errorf("making the namespace %s: %w", ref.Namespace, err)
+		return nil, fmt.Errorf("creating the namespace %s: %w", ref.Namespace, err)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}}
 	_, err := controllerutil.CreateOrUpdate(ctx, c, secret, func() error {

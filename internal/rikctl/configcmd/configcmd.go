@@ -25,8 +25,8 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "config",
-		Short: "See and change which cluster rikctl speaks to",
-		Long:  "See and change which cluster rikctl speaks to. \"rikctl help configuration\" says where it is found.",
+		Short: "Show and change which cluster rikctl connects to",
+		Long:  "Show and change which cluster rikctl connects to. \"rikctl help configuration\" lists the files that it reads.",
 	}, t.configView(), t.configCurrent(), t.configSet(), t.configUse())
 }
 
@@ -53,7 +53,7 @@ func (t *tool) configView() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&raw, "raw", false, "with keys and tokens")
+	cmd.Flags().BoolVar(&raw, "raw", false, "include keys and tokens")
 	return cmd
 }
 
@@ -82,7 +82,7 @@ func (t *tool) writable() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.New("there is no home directory to keep a configuration in: name a file with --config")
+	return "", errors.New("no home directory for a configuration: name a file with --config")
 }
 
 // changeable returns the same as writable, for a command that writes to the file. It refuses a
@@ -97,8 +97,8 @@ func (t *tool) changeable(cmd *cobra.Command, given []string) (string, error) {
 		own = "FILE"
 	}
 	return "", clierror.WithNext(
-		fmt.Errorf("%s is the server's own file, which it writes anew at every start", path),
-		fmt.Sprintf("keep your clusters in a file of your own: %s", commandLine(cmd, given, own)),
+		fmt.Errorf("%s belongs to the server, which rewrites it at every start", path),
+		fmt.Sprintf("store your clusters in a file of your own: %s", commandLine(cmd, given, own)),
 	)
 }
 
@@ -133,7 +133,7 @@ func (t *tool) configSet() *cobra.Command {
 	var embed bool
 	cmd := &cobra.Command{
 		Use:   "set-cluster NAME --server URL",
-		Short: "Keep a cluster in the configuration",
+		Short: "Add a cluster to the configuration, or change it",
 		Example: cmdline.Example(`
 rikctl config set-cluster office --server https://rik.example.org:5000 \
   --certificate-authority ca.crt --client-certificate me.crt --client-key me.key`),
@@ -160,7 +160,7 @@ rikctl config set-cluster office --server https://rik.example.org:5000 \
 			if err := config.Write(path, file.With(c)); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.Streams.Out, "cluster %s is kept in %s\n", c.Name, path)
+			_, err = fmt.Fprintf(t.Streams.Out, "cluster %s is stored in %s\n", c.Name, path)
 			return err
 		},
 	}
@@ -200,7 +200,7 @@ func (t *tool) configUse() *cobra.Command {
 	return &cobra.Command{
 		Use:     "use NAME",
 		Aliases: []string{"use-cluster"},
-		Short:   "Speak to another cluster of the configuration",
+		Short:   "Switch to another cluster of the configuration",
 		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			path, err := t.writable()
@@ -228,7 +228,7 @@ func (t *tool) configUse() *cobra.Command {
 			if err := config.Write(path, file); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(t.Streams.Out, "rikctl speaks to cluster %s at %s now\n", file.Cluster.Name, file.Cluster.Server)
+			_, err = fmt.Fprintf(t.Streams.Out, "rikctl now connects to cluster %s at %s\n", file.Cluster.Name, file.Cluster.Server)
 			return err
 		},
 	}

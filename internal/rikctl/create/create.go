@@ -50,8 +50,8 @@ func (t *tool) createWorkload() *cobra.Command {
 		Aliases: []string{"workloads", "wl"},
 		Short:   "Create workloads from a file",
 		Long: `Create the workloads of a file: rik.dev objects, or definitions in the published
-form (apiVersion v0 or v1, kind Pod or Function). Creating a workload starts
-nothing unless it says deploy: Automatic; "rikctl create instance" does.`,
+form (apiVersion v0 or v1, kind Pod or Function). A workload with deploy: Automatic
+starts its instances. For others, "rikctl create instance" starts them.`,
 		Example: cmdline.Example(`
 rikctl create workload -f web.yaml
 id=$(rikctl create workload -q -f web.json)`),
@@ -64,7 +64,7 @@ id=$(rikctl create workload -q -f web.json)`),
 		},
 	}
 	cmd.Flags().StringSliceVarP(&files, "file", "f", nil, "file or directory with workloads; - for the standard input")
-	cmd.Flags().StringSliceVar(&files, "filename", nil, "the same, as kubectl calls it")
+	cmd.Flags().StringSliceVar(&files, "filename", nil, "same as --file")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the ID of each workload")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
 	return cmd
@@ -134,8 +134,8 @@ func (t *tool) createInstance() *cobra.Command {
 		Use:     "instance --workload-id ID-OR-NAME",
 		Aliases: []string{"instances", "inst", "ins"},
 		Short:   "Start instances of a workload",
-		Long: `Start instances of a workload, which is named by the ID that "create workload"
-printed or by its name.`,
+		Long: `Start instances of a workload. Give its name, or the ID that "create workload"
+printed.`,
 		Example: cmdline.Example(`
 rikctl create instance -w web
 rikctl create instance -w 0e4c1da4-0277-4088-9f37-8f445cbe8e46 --replicas 3`),
@@ -145,10 +145,10 @@ rikctl create instance -w 0e4c1da4-0277-4088-9f37-8f445cbe8e46 --replicas 3`),
 			case r.workload == "":
 				return cmdline.Errorf(cmd, "--workload-id is required: the ID or the name of a workload")
 			case r.replicas < 1:
-				return cmdline.Errorf(cmd, "--replicas must be 1 or more; \"rikctl delete instance\" ends instances")
+				return cmdline.Errorf(cmd, "--replicas must be 1 or more; \"rikctl delete instance\" deletes instances")
 			case r.replicas > maxReplicas:
-				return cmdline.Errorf(cmd, "--replicas must not be above %d, for each is a request of its own: "+
-					"an Automatic workload takes more", maxReplicas)
+				return cmdline.Errorf(cmd, "--replicas must not be above %d, because each instance is a separate request; "+
+					"use a workload with deploy: Automatic for more", maxReplicas)
 			case r.name != "" && r.replicas > 1:
 				return cmdline.Errorf(cmd, "--name cannot be used with several replicas: names are unique")
 			}
@@ -157,7 +157,7 @@ rikctl create instance -w 0e4c1da4-0277-4088-9f37-8f445cbe8e46 --replicas 3`),
 	}
 	cmd.Flags().StringVarP(&r.workload, "workload-id", "w", "", "ID or name of the workload")
 	cmd.Flags().IntVarP(&r.replicas, "replicas", "r", 1, "how many instances to start")
-	cmd.Flags().StringVar(&r.name, "name", "", "name of the instance; made from the workload's by default")
+	cmd.Flags().StringVar(&r.name, "name", "", "name of the instance; generated from the workload's name by default")
 	cmd.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the name of each instance")
 	_ = cmd.RegisterFlagCompletionFunc("workload-id", completion.ResourceNameCompletionFunc(t.Kube, "workloads.rik.dev"))
 	return cmd
@@ -184,7 +184,7 @@ func (t *tool) runCreateInstance(ctx context.Context, r instanceRequest) error {
 		_, _ = fmt.Fprintf(t.Streams.Out, "Instance %s has been successfully created for workload : %s\n", instance.Name, w.Name)
 	}
 	if w.Spec.Deploy == rikv1alpha1.DeployAutomatic {
-		_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s is Automatic: what is more than its replicas is ended again; \"%s scale workload %s --replicas N\" has more of them run\n",
+		_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s has deploy: Automatic, so the controller deletes instances above its replicas; \"%s scale workload %s --replicas N\" starts more\n",
 			w.Name, cmdline.Program, w.Name)
 	}
 	return nil
@@ -222,7 +222,7 @@ func findWorkload(ctx context.Context, c client.Client, namespace, idOrName stri
 		}
 	}
 	return nil, clierror.WithNext(apierrors.NewNotFound(rikv1alpha1.Resource("workloads"), idOrName),
-		fmt.Sprintf("\"rikctl get workloads -n %s\" lists the workloads; no name and no ID there is %q", namespace, idOrName))
+		fmt.Sprintf("\"rikctl get workloads -n %s\" lists the workloads; none has the name or the ID %q", namespace, idOrName))
 }
 
 func (t *tool) createNamespace() *cobra.Command {

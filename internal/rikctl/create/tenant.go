@@ -46,7 +46,7 @@ func (t *tool) createTenant() *cobra.Command {
 		Aliases: []string{"tenants", "ten"},
 		Short:   "Create a tenant with a namespace of its own",
 		Long: `Create a tenant with a namespace of its own, and wait until the namespace exists
-and the users have their rights in it.`,
+and the users have permissions in it.`,
 		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if r.timeout <= 0 {
@@ -56,9 +56,9 @@ and the users have their rights in it.`,
 			return t.runCreateTenant(cmd.Context(), r)
 		},
 	}
-	cmd.Flags().StringSliceVar(&r.users, "user", nil, "user who may do everything in it; may be repeated")
+	cmd.Flags().StringSliceVar(&r.users, "user", nil, "user with all permissions in the namespace; may be repeated")
 	cmd.Flags().BoolVar(&r.wait, "wait", true, "wait until the tenant can be used")
-	cmd.Flags().DurationVar(&r.timeout, "timeout", tenantTimeout, "give up waiting after this time, with code 5")
+	cmd.Flags().DurationVar(&r.timeout, "timeout", tenantTimeout, "timeout of the wait; the exit code is then 5")
 	return cmd
 }
 
@@ -94,20 +94,20 @@ func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error 
 	if err == nil {
 		return nil
 	}
-	next := fmt.Sprintf("the tenant exists and is made later: \"rikctl describe tenant %s\" says how far it is", r.name)
+	next := fmt.Sprintf("the tenant exists, and the controller creates its namespace later; \"rikctl describe tenant %s\" shows its state", r.name)
 	switch {
 	case ctx.Err() != nil:
 		return err
 	case wait.Interrupted(err) || errors.Is(err, context.DeadlineExceeded):
-		return clierror.WithNext(clierror.TimeoutError{What: fmt.Sprintf("the namespace and the rights of tenant %s: %s", r.name, seen)}, next)
+		return clierror.WithNext(clierror.TimeoutError{What: fmt.Sprintf("the namespace and the permissions of tenant %s: %s", r.name, seen)}, next)
 	case apierrors.IsAlreadyExists(err):
-		return clierror.WithNext(err, fmt.Sprintf("\"rikctl delete tenant %s\", and create one of another name", r.name))
+		return clierror.WithNext(err, fmt.Sprintf("run \"rikctl delete tenant %s\", and create a tenant with another name", r.name))
 	}
 	return err
 }
 
 // unseen describes a tenant without the controller's condition.
-const unseen = "the controller has not seen the tenant"
+const unseen = "the controller has not reported on the tenant"
 
 // validateTenant reports whether a tenant is ready, with the controller's message. An error
 // means that waiting is useless.
@@ -117,7 +117,7 @@ func validateTenant(tenant *rikv1alpha1.Tenant) (done bool, said string, err err
 	case ready == nil:
 		return false, unseen, nil
 	case ready.Reason == tenantTaken:
-		return false, ready.Message, fmt.Errorf("making the namespace of tenant %s: it is another's: %w",
+		return false, ready.Message, fmt.Errorf("creating the namespace of tenant %s: another owner has it: %w",
 			tenant.Name, apierrors.NewAlreadyExists(corev1.Resource("namespaces"), tenant.Name))
 	}
 	return ready.Status == metav1.ConditionTrue, ready.Message, nil

@@ -60,11 +60,11 @@ func chosenOtherwise(cmd *cobra.Command) bool {
 // validateDelete refuses flags that have no effect on apps and functions.
 func validateDelete(cmd *cobra.Command, names []string) error {
 	if len(names) == 0 {
-		return cmdline.Errorf(cmd, "name what is to be deleted, such as: %s delete app helloworld", cmdline.Program)
+		return cmdline.Errorf(cmd, "a name is required, such as: %s delete app helloworld", cmdline.Program)
 	}
 	for _, other := range []string{"all", "all-namespaces", "selector", "field-selector", "filename", "kustomize", "raw", "force", "grace-period", "dry-run", "cascade", "output", "interactive"} {
 		if cmd.Flags().Changed(other) {
-			return cmdline.Errorf(cmd, "--%s is not for apps and functions: \"%s delete workload\" has it", other, cmdline.Program)
+			return cmdline.Errorf(cmd, "--%s is not available for apps and functions; use \"%s delete workload\"", other, cmdline.Program)
 		}
 	}
 	return nil
@@ -130,7 +130,7 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: w.Name + " to be gone; it goes when its nodes have confirmed that nothing of it is left"})
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: "the deletion of " + w.Name + "; its nodes have not confirmed that they removed its instances"})
 		defer cancel()
 	}
 	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {

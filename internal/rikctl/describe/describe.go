@@ -31,8 +31,8 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	flags := kubecmd.NewDescribeFlags(t.Kube, t.Streams)
 	cmd := &cobra.Command{
 		Use:   "describe TYPE NAME | TYPE/NAME | -f FILE",
-		Short: "Show an object in detail, with what happened to it",
-		Long:  "Show objects in detail: what was asked for, what is, its conditions and events.",
+		Short: "Show an object in detail, with its events",
+		Long:  "Show objects in detail: their spec, status, conditions and events.",
 		Example: cmdline.Example(`
 rikctl describe workload web
 rikctl describe instance web-x7k2p
@@ -65,7 +65,7 @@ func (t *tool) describedOfKind(cmd *cobra.Command, given []string) ([]string, er
 	}
 	for _, other := range []string{"all-namespaces", "selector", "filename"} {
 		if cmd.Flags().Changed(other) {
-			return nil, cmdline.Errorf(cmd, "--%s is not for %s: \"%s describe workloads\" has it", other, workloadkind.Plural(kind), cmdline.Program)
+			return nil, cmdline.Errorf(cmd, "--%s is not available for %s; use \"%s describe workloads\"", other, workloadkind.Plural(kind), cmdline.Program)
 		}
 	}
 	c, namespace, err := t.NamespacedClient()
@@ -191,7 +191,7 @@ func rendered(r renderer, obj client.Object, d *details) (string, error) {
 		describe.DescribeEvents(d.events, w)
 	}
 	if d.eventsHidden {
-		w.Write(describe.LEVEL_0, "Events:\tnot shown: you may not list events here\n")
+		w.Write(describe.LEVEL_0, "Events:\tnot shown: you have no permission to list events here\n")
 	}
 	err := table.Flush()
 	return out.String(), err

@@ -24,7 +24,7 @@ func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	printer.Optional(w, 0, "Cluster UID", o.Status.UID)
 	printer.Optional(w, 0, "Version", o.Status.Version)
 	printer.Field(w, 0, "Kubeconfig", kubeconfigPlace(&o.Spec))
-	printer.Field(w, 0, "Sync mode", orDefault(string(o.Spec.SyncMode), "the kcp's"))
+	printer.Field(w, 0, "Sync mode", orDefault(string(o.Spec.SyncMode), "default of the kcp"))
 	printer.Field(w, 0, "Schedulable", map[bool]string{false: "yes", true: "no"}[o.Spec.Unschedulable])
 	printer.Optional(w, 0, "Evict after", moment(o.Spec.EvictAfter))
 	printer.Optional(w, 0, "Taints", clusterTaints(o.Spec.Taints))
@@ -55,7 +55,7 @@ func fences(conditions []metav1.Condition) string {
 	c := meta.FindStatusCondition(conditions, workloadv1alpha1.ConditionFencing)
 	switch {
 	case c == nil:
-		return "not known"
+		return "unknown"
 	case c.Status == metav1.ConditionTrue:
 		return "yes"
 	}
@@ -108,7 +108,7 @@ func writeSupply(w describe.PrefixWriter, capacity, allocatable corev1.ResourceL
 	}
 	w.Flush() // end the table, so that the next one has columns of its own width
 	defer w.Flush()
-	w.Write(0, "Nodes together:\n")
+	w.Write(0, "Total of all nodes:\n")
 	w.Write(1, "Resource\tCapacity\tAllocatable\n")
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {
 		all, free := capacity[name], allocatable[name]

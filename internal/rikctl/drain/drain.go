@@ -130,7 +130,7 @@ func (s State) planAutomatic(key string, w *rikv1alpha1.Workload, here []*rikv1a
 	}
 	if held > 0 {
 		step.Waiting = append(step.Waiting,
-			fmt.Sprintf("workload %s to have enough ready instances: %d more have to go", key, held))
+			fmt.Sprintf("workload %s to have enough ready instances; %d instances remain to be deleted", key, held))
 	}
 }
 

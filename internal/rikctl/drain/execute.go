@@ -125,7 +125,7 @@ func Blocked(node string, step Step, next string) error {
 	if len(step.Blocked) == 0 {
 		return nil
 	}
-	return clierror.WithNext(fmt.Errorf("draining node %s: it has instances that may not go:\n  %s", node, strings.Join(step.Blocked, "\n  ")), next)
+	return clierror.WithNext(fmt.Errorf("draining node %s: these instances must not be deleted:\n  %s", node, strings.Join(step.Blocked, "\n  ")), next)
 }
 
 // State reads the node's instances, their workloads and the other instances of those workloads.

@@ -54,7 +54,7 @@ func (d *Executor) Remember(ctx context.Context, baseline map[string]int) error 
 	n := &rikv1alpha1.Node{}
 	n.Name = d.Node
 	if err := d.Client.Patch(ctx, n, client.RawPatch(types.MergePatchType, patch), ownership.Drain); err != nil {
-		return fmt.Errorf("noting the progress on node %s: %w", d.Node, err)
+		return fmt.Errorf("saving the progress of the drain in node %s: %w", d.Node, err)
 	}
 	d.Kept = maps.Clone(baseline)
 	return nil

@@ -33,7 +33,7 @@ func (d *Executor) Turn(ctx context.Context, w *rikv1alpha1.Workload) (mine bool
 		}
 		drains, err := d.mayDrain(ctx, holder)
 		if err != nil || drains {
-			return false, fmt.Sprintf("the drain of node %s, whose turn it is with workload %s/%s; if that was interrupted, run it again, uncordon the node, or give --force",
+			return false, fmt.Sprintf("the drain of node %s, which has the turn for workload %s/%s; if that drain was interrupted, run it again, uncordon the node, or use --force",
 				holder, w.Namespace, w.Name), err
 		}
 	}

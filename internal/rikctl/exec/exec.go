@@ -37,7 +37,7 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		Use:   "exec INSTANCE [-c CONTAINER] -- COMMAND [ARGUMENT...]",
 		Short: "Run a command in an instance",
 		Long: `Run a command in a container of an instance, or of the first running instance of
-workload/NAME. Ends with the command's exit code.`,
+workload/NAME. The exit code is that of the command.`,
 		Example: cmdline.Example(`
 rikctl exec web-x7k2p -- cat /etc/hosts
 rikctl exec -it workload/web -- sh`),
@@ -45,7 +45,7 @@ rikctl exec -it workload/web -- sh`),
 		ValidArgsFunction:     target.CompleteInstance(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if cmd.ArgsLenAtDash() != 1 || len(given) < 2 {
-				return cmdline.Errorf(cmd, "one instance, then -- and the command, such as: rikctl exec web-x7k2p -- ls -l")
+				return cmdline.Errorf(cmd, "an instance, -- and a command are required, such as: rikctl exec web-x7k2p -- ls -l")
 			}
 			tg, err := target.Parse(given[0])
 			if err != nil {
@@ -56,9 +56,9 @@ rikctl exec -it workload/web -- sh`),
 		},
 	}
 	cmd.Flags().StringVarP(&r.container, "container", "c", "", "container; the first one by default")
-	cmd.Flags().BoolVarP(&r.stdin, "stdin", "i", false, "pass the standard input on")
+	cmd.Flags().BoolVarP(&r.stdin, "stdin", "i", false, "pass the standard input to the command")
 	cmd.Flags().BoolVarP(&r.tty, "tty", "t", false, "give the command a terminal")
-	cmd.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print nothing but what the command does")
+	cmd.Flags().BoolVarP(&r.quiet, "quiet", "q", false, "print only the output of the command")
 	return cmd
 }
 

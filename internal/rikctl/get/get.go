@@ -50,15 +50,15 @@ func (t *tool) getOfKind(cmd *cobra.Command, kind rikv1alpha1.WorkloadKind, name
 	headless, _ := flags.GetBool("no-headers")
 	for _, other := range []string{"watch-only", "field-selector", "filename", "subresource", "raw", "sort-by", "template", "show-labels", "label-columns"} {
 		if flags.Changed(other) {
-			return cmdline.Errorf(cmd, "--%s is not for %s: \"%s get workloads\" has it", other, workloadkind.Plural(kind), cmdline.Program)
+			return cmdline.Errorf(cmd, "--%s is not available for %s; use \"%s get workloads\"", other, workloadkind.Plural(kind), cmdline.Program)
 		}
 	}
 	if !slices.Contains([]string{"", "wide", "name", "json", "yaml"}, output) {
-		return cmdline.Errorf(cmd, "-o %s is not for %s: it is wide, name, json or yaml; \"%s get workloads\" has the others", output, workloadkind.Plural(kind), cmdline.Program)
+		return cmdline.Errorf(cmd, "-o %s is not available for %s; use wide, name, json or yaml, or \"%s get workloads\"", output, workloadkind.Plural(kind), cmdline.Program)
 	}
 	watching, _ := flags.GetBool("watch")
 	if watching && output != "" && output != "wide" {
-		return cmdline.Errorf(cmd, "-o %s does not go with --watch for %s: \"%s get workloads\" has it", output, workloadkind.Plural(kind), cmdline.Program)
+		return cmdline.Errorf(cmd, "-o %s is not available with --watch for %s; use \"%s get workloads\"", output, workloadkind.Plural(kind), cmdline.Program)
 	}
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {

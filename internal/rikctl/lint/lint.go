@@ -31,8 +31,8 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE",
 		Short: "Check files without creating anything",
-		Long: `Check the objects of files. Fields that do not exist are found without a server;
-if one is configured, it also says what it would refuse, without keeping anything.`,
+		Long: `Check the objects of files. Unknown fields are found without a server. If a server
+is configured, it also validates the objects in a dry run.`,
 		Example: cmdline.Example("rikctl lint -f manifests/"),
 		Args:    cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +43,7 @@ if one is configured, it also says what it would refuse, without keeping anythin
 		},
 	}
 	cmd.Flags().StringSliceVarP(&files, "file", "f", nil, "file or directory to check; - for the standard input")
-	cmd.Flags().BoolVar(&offline, "offline", false, "do not ask a server")
+	cmd.Flags().BoolVar(&offline, "offline", false, "do not use a server")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
 	return cmd
 }
@@ -109,7 +109,7 @@ func lint(ctx context.Context, d manifest.Document, validate *serverValidate) (s
 	label := fmt.Sprintf("%s %s", obj.GetKind(), obj.GetName())
 	if validate == nil {
 		if onlyServer {
-			return label + ": not checked, only a server knows this type", nil
+			return label + ": not checked; only a server knows this type", nil
 		}
 		return label + ": its fields exist; not checked by a server", nil
 	}
@@ -118,7 +118,7 @@ func lint(ctx context.Context, d manifest.Document, validate *serverValidate) (s
 	case err == nil:
 		return label + ": ok", nil
 	case unreachable(err) && !onlyServer:
-		return label + ": its fields exist; not checked by a server, which was not reached", nil
+		return label + ": its fields exist; not checked by a server, which was not reachable", nil
 	}
 	return "", clierror.InvalidError{Source: d.Source, Err: err}
 }

@@ -39,9 +39,9 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	f := &logFlags{}
 	cmd := &cobra.Command{
 		Use:   "logs INSTANCE | workload/NAME",
-		Short: "Print what an instance wrote",
-		Long: `Print what the containers of an instance wrote. Of a workload, the logs of all its
-instances, each line after the instance's name.`,
+		Short: "Print the logs of instances",
+		Long: `Print the logs of the containers of an instance, or of all instances of a workload.
+For a workload, each line starts with the name of its instance.`,
 		Example: cmdline.Example(`
 rikctl logs web-x7k2p
 rikctl logs web-x7k2p -c proxy --previous
@@ -60,12 +60,12 @@ rikctl logs workload/web -f --tail=20 --since=10m`),
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&f.options.Follow, "follow", "f", false, "go on with what is written from now on")
+	flags.BoolVarP(&f.options.Follow, "follow", "f", false, "keep printing new lines")
 	flags.StringVarP(&f.options.Container, "container", "c", "", "container; the first one by default")
-	flags.BoolVarP(&f.options.Previous, "previous", "p", false, "of the container's last run instead of this one")
+	flags.BoolVarP(&f.options.Previous, "previous", "p", false, "print the log of the container's previous run")
 	flags.BoolVar(&f.options.Timestamps, "timestamps", false, "put the time before each line")
-	flags.Int64Var(&f.tail, "tail", -1, "only so many lines from the end; -1 for all")
-	flags.DurationVar(&f.since, "since", 0, "only what is newer than this, such as 10m")
+	flags.Int64Var(&f.tail, "tail", -1, "number of lines from the end; -1 for all")
+	flags.DurationVar(&f.since, "since", 0, "print only lines newer than this, such as 10m")
 	flags.BoolVar(&f.prefix, "prefix", false, "put the instance's name before each line")
 	return cmd
 }
@@ -144,7 +144,7 @@ func copyLog(ctx context.Context, c rest.Interface, i *rikv1alpha1.Instance, f *
 	}
 	var cut http2.StreamError
 	if errors.As(err, &cut) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = clierror.WithNext(errors.New("it broke off: the server, or the server's connection to the node, was lost"), `"rikctl get nodes" shows whether the instance's node is Ready`)
+		err = clierror.WithNext(errors.New("the stream broke off: the connection to the server, or from the server to the node, was lost"), `"rikctl get nodes" shows whether the instance's node is Ready`)
 	}
 	if err != nil {
 		return fmt.Errorf("reading the log of instance %s: %w", i.Name, err)

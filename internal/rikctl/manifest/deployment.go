@@ -113,7 +113,7 @@ func (d *deployment) validate() error {
 		problems = append(problems, errors.New("repo: required: an https archive or an absolute path of the node"))
 	}
 	if action := cmp.Or(d.Action, actionDeploy); action != actionDeploy {
-		problems = append(problems, fmt.Errorf("action: %w %q: a file can say %q; \"rikctl get apps\" lists and \"rikctl delete app NAME\" destroys", errAction, d.Action, actionDeploy))
+		problems = append(problems, fmt.Errorf("action: %w %q; a file supports only %q; \"rikctl get apps\" lists apps, and \"rikctl delete app NAME\" deletes one", errAction, d.Action, actionDeploy))
 	}
 	for _, key := range slices.Sorted(maps.Keys(d.Metadata)) {
 		if found := validation.IsQualifiedName(MetadataPrefix + key); len(found) > 0 {

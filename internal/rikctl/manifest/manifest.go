@@ -144,7 +144,7 @@ func DecodeWorkload(d Document, namespace string) (*rikv1alpha1.Workload, error)
 	}
 	w, ok := obj.(*rikv1alpha1.Workload)
 	if !ok {
-		return nil, clierror.InvalidError{Source: d.Source, Err: fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" takes any kind",
+		return nil, clierror.InvalidError{Source: d.Source, Err: fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" accepts any kind",
 			obj.GetObjectKind().GroupVersionKind().Kind)}
 	}
 	if w.Namespace == "" {

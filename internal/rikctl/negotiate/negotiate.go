@@ -23,9 +23,9 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "api",
-		Short: "See what clusters agree on, on a kcp",
-		Long: `Look into the types that a kcp serves for its clusters: what each of them offers
-and what they can agree on.`,
+		Short: "Show the schemas on which the clusters of a kcp agree",
+		Long: `Show the types that a kcp serves for its clusters: what each cluster offers, and
+the schema on which the clusters agree.`,
 	}, t.apiNegotiateCommand())
 }
 
@@ -40,12 +40,12 @@ func (t *tool) apiNegotiateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "negotiate --plan [RESOURCE]",
 		Short: "Show what publishing a type would do",
-		Long: `Show what publishing would do: the schema that the clusters agree on, what is left
-out of it and because of whom, and which field of which cluster stands in the way,
-with a document that one accepts and the other does not. It is worked out from the
-kcp's state of this moment by the code that negotiates, and nothing is changed.
+		Long: `Show what publishing a type would do: the schema on which the clusters agree, the
+fields that it leaves out and the clusters that cause this, and the fields that make
+a cluster incompatible. An example document shows each difference. The result is
+computed from the present state of the kcp. Nothing changes.
 
-RESOURCE is a type such as deployments or deployments.apps; all by default.
+RESOURCE is a type such as deployments or deployments.apps; the default is all types.
 The kcp negotiates by itself. To publish a type:
 
   rikctl patch negotiatedapiresource deployments.v1.apps --type=merge -p '{"spec":{"publish":true}}'`,
@@ -56,10 +56,10 @@ rikctl api negotiate --plan deployments.apps -o yaml # with the whole schema`),
 		Args: cmdline.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if !f.plan {
-				return cmdline.Errorf(cmd, "the kcp negotiates by itself: --plan shows what publishing would do")
+				return cmdline.Errorf(cmd, "--plan is required: the kcp negotiates by itself, and this command only shows what publishing would do")
 			}
 			if f.output != "" && f.output != "yaml" {
-				return cmdline.Errorf(cmd, "--output %q: only yaml is possible", f.output)
+				return cmdline.Errorf(cmd, "--output %q is not supported; use yaml", f.output)
 			}
 			var resource string
 			if len(given) > 0 {
@@ -80,7 +80,7 @@ rikctl api negotiate --plan deployments.apps -o yaml # with the whole schema`),
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	cmd.Flags().BoolVar(&f.plan, "plan", false, "show what would happen; needed, because nothing else can be done here")
+	cmd.Flags().BoolVar(&f.plan, "plan", false, "show what publishing would do; required")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "yaml for the objects that publishing would write, or text when empty")
 	return cmd
 }
@@ -91,7 +91,7 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 		return err
 	}
 	if len(states) == 0 {
-		_, _ = fmt.Fprintln(t.Streams.ErrOut, "No cluster offers a type, and none is negotiated.")
+		_, _ = fmt.Fprintln(t.Streams.ErrOut, "No cluster offers a type, and no type is negotiated.")
 		return nil
 	}
 	restConfig, err := t.Getter.ToRESTConfig()
@@ -105,7 +105,7 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 	for i := range states {
 		p, err := storage.Decide(ctx, objects, &states[i], plan.Preview)
 		if err != nil {
-			return fmt.Errorf("working out what publishing %s would do: %w", states[i].Resource, err)
+			return fmt.Errorf("computing what publishing %s would do: %w", states[i].Resource, err)
 		}
 		if asYAML {
 			err = printWanted(t.Streams.Out, p)
@@ -124,7 +124,7 @@ func (t *tool) showNegotiation(ctx context.Context, resource string, asYAML bool
 func notKCP(err error) error {
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
 		return clierror.WithNext(fmt.Errorf("the server does not have the types of %s: %w", apiresourcev1alpha1.GroupName, err),
-			`only a kcp negotiates: name one with --config or $RIKCONFIG`)
+			`only a kcp has these types; name its configuration with --config or $RIKCONFIG`)
 	}
 	return err
 }

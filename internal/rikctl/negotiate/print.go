@@ -78,9 +78,9 @@ func crdStep(state *plan.State, p *plan.Plan) string {
 	case plan.CRDUpdate:
 		return fmt.Sprintf("changes CRD %s to have %s", p.CRD.CRD.Name, versionsOf(p.CRD.CRD))
 	case plan.CRDTrim:
-		return fmt.Sprintf("takes versions away from CRD %s, in which nothing is stored", p.CRD.CRD.Name)
+		return fmt.Sprintf("removes versions from CRD %s in which no object is stored", p.CRD.CRD.Name)
 	case plan.CRDDelete:
-		return fmt.Sprintf("deletes CRD %s: no cluster offers it, and nothing is stored", p.CRD.CRD.Name)
+		return fmt.Sprintf("deletes CRD %s: no cluster offers the type, and no object is stored", p.CRD.CRD.Name)
 	}
 	if len(state.Native) > 0 {
 		return "changes nothing: the kcp serves the type itself"
@@ -104,7 +104,7 @@ func versionsOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 func writeNegotiatedVersion(w describe.PrefixWriter, v *plan.Version) error {
 	w.Write(describe.LEVEL_0, "Version %s:\n", v.Name)
 	if v.Want == nil {
-		printer.Field(w, 1, "Negotiated", "no: nothing that a cluster offers can be served")
+		printer.Field(w, 1, "Negotiated", "no: the kcp cannot serve what the clusters offer")
 	} else {
 		writeNegotiatedState(w, v)
 		if err := writeSchema(w, &v.Want.Spec.CommonAPIResourceSpec); err != nil {
@@ -123,7 +123,7 @@ func writeNegotiatedVersion(w describe.PrefixWriter, v *plan.Version) error {
 		}
 	}
 	if obstacles {
-		w.Write(describe.LEVEL_1, "In the way:\n")
+		w.Write(describe.LEVEL_1, "Incompatible:\n")
 		for i := range v.Verdicts {
 			writeIncompatible(w, &v.Verdicts[i])
 		}
@@ -138,7 +138,7 @@ func writeNegotiatedState(w describe.PrefixWriter, v *plan.Version) {
 			good = append(good, v.Verdicts[i].Import.Spec.Location)
 		}
 	}
-	printer.Field(w, 1, "Good for", printer.OrNone(strings.Join(good, ", ")))
+	printer.Field(w, 1, "Compatible", printer.OrNone(strings.Join(good, ", ")))
 	for _, kind := range []string{apiresourcev1alpha1.ConditionEnforced, apiresourcev1alpha1.ConditionInUse} {
 		if c := meta.FindStatusCondition(v.Want.Status.Conditions, kind); c != nil && c.Status == "True" {
 			printer.Field(w, 1, kind, c.Message)

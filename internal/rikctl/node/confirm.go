@@ -21,7 +21,7 @@ import (
 func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
-		Use: "node", Short: "Decide what a node waits for",
+		Use: "node", Short: "Confirm what a node waits for",
 	}, t.confirmCommand())
 }
 
@@ -29,14 +29,14 @@ func (t *tool) confirmCommand() *cobra.Command {
 	var all, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "confirm NODE...",
-		Short: "Let nodes do what they wait with",
-		Long: `A node waits for a confirmation before it does what a lost or wrong datastore
-would have it do: stop instances that the cluster has no record of, obey another
-cluster, or obey a controller whose term is lower than one before. "get nodes"
-shows ConfirmationNeeded, and "describe node" what the node waits for.
+		Short: "Confirm the action that nodes wait with",
+		Long: `A node waits for a confirmation before an action that a lost or wrong datastore
+may have caused: to stop instances that the cluster has no record of, to obey
+another cluster, or to obey a controller with a lower term than before. "get
+nodes" shows ConfirmationNeeded, and "describe node" shows the action.
 
-Look for the cause first. If the server was started with an empty or another
-datastore, give it the right one: then there is nothing to confirm.`,
+Find the cause first. If the server was started with an empty or a different
+datastore, start it with the right one. Then there is nothing to confirm.`,
 		Example: cmdline.Example(`
 rikctl node confirm worker-1
 rikctl node confirm --all --dry-run`),
@@ -50,7 +50,7 @@ rikctl node confirm --all --dry-run`),
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "confirm every node that waits, except for a term more than 1000 above the controller's")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be confirmed and confirm nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be confirmed, and confirm nothing")
 	return cmd
 }
 
@@ -72,10 +72,10 @@ func (t *tool) runConfirm(ctx context.Context, names []string, all, dryRun bool)
 		case waits == nil && all:
 			continue
 		case waits == nil:
-			_, _ = fmt.Fprintf(t.Streams.Out, "node/%s waits for nothing\n", n.Name)
+			_, _ = fmt.Fprintf(t.Streams.Out, "node/%s does not wait for a confirmation\n", n.Name)
 			continue
 		case all && far(waits):
-			problems = append(problems, fmt.Errorf("node %s has obeyed term %d, far above the controller's %d: if that is right, name it: rikctl node confirm %s", n.Name, waits.Term, waits.ControllerTerm, n.Name))
+			problems = append(problems, fmt.Errorf("node %s has obeyed term %d, far above term %d of the controller; if that is right, run: rikctl node confirm %s", n.Name, waits.Term, waits.ControllerTerm, n.Name))
 			continue
 		}
 		waiting++
@@ -130,17 +130,17 @@ func far(c *rikv1alpha1.NodeConfirmation) bool {
 
 // meaning describes the effect of the confirmation.
 func meaning(c *rikv1alpha1.NodeConfirmation) string {
-	text := "it takes part in the cluster again"
+	text := "the node rejoins the cluster"
 	switch c.Reason {
 	case rikv1alpha1.ConfirmUnknownInstances:
-		text = fmt.Sprintf("it stops %d instances that the cluster has no record of", c.Instances)
+		text = fmt.Sprintf("the node stops %d instances that the cluster has no record of", c.Instances)
 	case rikv1alpha1.ConfirmOtherCluster:
-		text = fmt.Sprintf("it leaves the cluster %s for this one and stops %d instances", c.Cluster, c.Instances)
+		text = fmt.Sprintf("the node leaves cluster %s for this one and stops %d instances", c.Cluster, c.Instances)
 	case rikv1alpha1.ConfirmLowerTerm:
-		text = fmt.Sprintf("the controller leaves term %d for one above %d, which the node has obeyed", c.ControllerTerm, c.Term)
+		text = fmt.Sprintf("the controller changes from term %d to one above %d, which the node has obeyed", c.ControllerTerm, c.Term)
 	}
 	if c.Certificate != "" {
-		text += "; the cluster accepts its certificate, which it had no record of"
+		text += "; the cluster accepts the node's certificate, which it has no record of"
 	}
 	return text
 }

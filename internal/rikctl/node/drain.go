@@ -35,28 +35,28 @@ func NewDrainCommand(factory *access.Factory) *cobra.Command {
 	var f drainFlags
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
-		Short: "Move the instances of a node elsewhere",
-		Long: `Cordon a node and move its instances elsewhere: they are deleted as fast as
-spec.disruption.maxUnavailable of their workloads allows (1 by default), and the
-controller starts others on other nodes. Waits until the replacements are ready.
-A drain that was interrupted, or ran out of time, goes on where it was when it is
-run again. Drains of several nodes at once take turns with a workload.
+		Short: "Move the instances of a node to other nodes",
+		Long: `Cordon a node and move its instances to other nodes. Instances are deleted as fast
+as spec.disruption.maxUnavailable of their workloads allows (1 by default), and
+the controller starts replacements on other nodes. The command waits until the
+replacements are ready. After an interruption or a timeout, run it again to
+continue. Drains of several nodes at once take turns with each workload.
 
-Instances of a workload with deploy: Manual are replaced by nobody: they stop the
-drain before anything is deleted, unless --force is given.`,
+Nothing replaces the instances of a workload with deploy: Manual. They stop the
+drain before it deletes anything, unless --force is given.`,
 		Args:              cmdline.Args(cobra.ExactArgs(1)),
 		ValidArgsFunction: target.CompleteNodes(t.Factory),
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if f.timeout < 0 {
-				return cmdline.Errorf(cmd, "--timeout must not be negative; 0 waits for ever")
+				return cmdline.Errorf(cmd, "--timeout must not be negative; 0 means no timeout")
 			}
 			return t.runDrain(cmd.Context(), target.NodeNames(given)[0], f)
 		},
 	}
 	cmd.Flags().BoolVar(&f.Force, "force", false, "also delete instances that nothing replaces")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "say what would be done first, and do nothing")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this time, with code 5; 0 for never")
-	cmd.Flags().Int64Var(&f.Grace, "grace-period", -1, "seconds between the polite and the hard signal; -1 for the workload's own")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print the first step, and do nothing")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "timeout, after which the exit code is 5; 0 means no timeout")
+	cmd.Flags().Int64Var(&f.Grace, "grace-period", -1, "seconds between SIGTERM and SIGKILL; -1 uses the value of the workload")
 	return cmd
 }
 
@@ -83,7 +83,7 @@ func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
 	d := &drain.Executor{Client: c, Node: node, Options: f.Options, Out: t.Streams.Out, ErrOut: t.Streams.ErrOut, Baseline: baseline, Kept: maps.Clone(baseline)}
 	err = wait.PollUntilContextCancel(ctx, drainPoll, true, d.Step)
 	if errors.Is(err, context.DeadlineExceeded) {
-		seen := "nothing was seen of its instances in that time"
+		seen := "its instances could not be read in that time"
 		if d.Said != "" {
 			seen = "last seen waiting for " + d.Said
 		}
@@ -122,5 +122,5 @@ func (t *tool) drainDryRun(ctx context.Context, c client.Client, node string, f 
 	for _, w := range step.Waiting {
 		_, _ = fmt.Fprintf(t.Streams.Out, "the drain would wait for %s\n", w)
 	}
-	return drain.Blocked(node, step, "--force deletes them too; this was a dry run, the node is as it was")
+	return drain.Blocked(node, step, "--force deletes them too; this dry run changed nothing")
 }

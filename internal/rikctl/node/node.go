@@ -120,7 +120,7 @@ func applyTaints(current []rikv1alpha1.Taint, changes []taintChange, overwrite b
 		case at < 0:
 			taints = append(taints, c.taint)
 		case taints[at].Value != c.taint.Value && !overwrite:
-			return nil, fmt.Errorf("taint %s is there with another value: --overwrite replaces it", taints[at].Text())
+			return nil, fmt.Errorf("the node already has taint %s with another value; --overwrite replaces it", taints[at].Text())
 		default:
 			taints[at] = c.taint
 		}
@@ -134,7 +134,7 @@ func NewTaintCommand(factory *access.Factory) *cobra.Command {
 	var overwrite bool
 	cmd := &cobra.Command{
 		Use:   "taint node NODE KEY=VALUE:EFFECT...",
-		Short: "Keep instances that do not tolerate it off a node",
+		Short: "Add taints to a node, or remove them",
 		Example: cmdline.Example(`
 rikctl taint node worker-1 gpu=yes:NoSchedule
 rikctl taint node worker-1 gpu-`),

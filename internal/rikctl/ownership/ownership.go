@@ -82,10 +82,10 @@ func Adopt(f *access.Factory, cmd *cobra.Command, preview bool) error {
 		}
 		pending, err := adoptOne(info, preview)
 		if err != nil {
-			return fmt.Errorf("taking over the fields of %s that were set before: %w", info.ObjectName(), err)
+			return fmt.Errorf("taking over the fields of %s: %w", info.ObjectName(), err)
 		}
 		if pending {
-			_, _ = fmt.Fprintf(f.Streams.ErrOut, "note: %s was created or changed without apply, which will take over its fields; which of them it removes is not shown\n", info.ObjectName())
+			_, _ = fmt.Fprintf(f.Streams.ErrOut, "note: %s was created or changed without apply. Apply will take over its fields; this preview does not show which of them it removes\n", info.ObjectName())
 			if err := cmd.Flags().Set("force-conflicts", "true"); err != nil {
 				return err
 			}

@@ -27,14 +27,14 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	var addresses []string
 	cmd := &cobra.Command{
 		Use:   "port-forward INSTANCE|workload/NAME [LOCAL:]REMOTE...",
-		Short: "Reach ports of an instance from this machine",
-		Long: `Await TCP connections on this machine and join each to a port of an instance, over
-the server and the connection that the instance's node keeps to it. Nothing need
-be exposed: the port is dialed inside the instance's own network.
+		Short: "Forward local ports to an instance",
+		Long: `Listen on ports of this machine and forward each TCP connection to a port of an
+instance, through the server and the instance's node. The port does not have to be
+exposed: the node dials it inside the instance's own network.
 
-Of workload/NAME each connection takes a ready instance, so that one which is
-replaced is only missed by the connections that it had. A connection that fails
-is reported and leaves the others alone.`,
+For workload/NAME, each connection goes to a ready instance. If an instance is
+replaced, only its own connections break. A connection that fails is reported and
+does not affect the others.`,
 		Example: cmdline.Example(`
 rikctl port-forward web-x7k2p 8080:80
 rikctl port-forward workload/web 8080:80 9090
@@ -57,7 +57,7 @@ rikctl port-forward workload/db :5432`),
 			return t.runPortForward(cmd.Context(), tg, addresses, ports)
 		},
 	}
-	cmd.Flags().StringSliceVar(&addresses, "address", []string{forward.Localhost}, "addresses of this machine to listen on; others than localhost let other machines in")
+	cmd.Flags().StringSliceVar(&addresses, "address", []string{forward.Localhost}, "addresses of this machine to listen on; other machines can connect to any but localhost")
 	return cmd
 }
 
@@ -86,7 +86,7 @@ func (t *tool) runPortForward(ctx context.Context, tg target.Target, addresses [
 		Final: tg.Final,
 	})
 	if err != nil {
-		return clierror.WithNext(err, "another local port can be chosen, as in 8080:80, or any that is free, as in :80")
+		return clierror.WithNext(err, "choose another local port, as in 8080:80, or any free port, as in :80")
 	}
 	return f.Run(ctx)
 }

@@ -67,7 +67,7 @@ func AddOutput(cmd *cobra.Command, output *string) {
 // CheckOutput refuses other values of -o.
 func CheckOutput(cmd *cobra.Command, output string) error {
 	if output != "" && !slices.Contains(Outputs, output) {
-		return cmdline.Errorf(cmd, "--output %q: it is json or yaml", output)
+		return cmdline.Errorf(cmd, "--output %q is not supported; use json or yaml", output)
 	}
 	return nil
 }

@@ -52,10 +52,10 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		Use:   "proxy",
 		Short: "Serve the API on this machine with your credentials",
 		Long: `Serve the server's API over plain HTTP on this machine, for curl, scripts and
-browsers. Every request is sent on with your credentials: whoever reaches the
-port may do what you may. It listens on loopback, answers only to the names of
-this machine in the Host header, and does not pass on commands and ports of
-instances, unless the flags say otherwise.`,
+browsers. The proxy sends every request with your credentials, so everyone who
+reaches the port has your permissions. By default it listens on loopback, accepts
+only the names of this machine in the Host header, and rejects exec and
+port-forward of instances.`,
 		Example: cmdline.Example(`
 rikctl proxy &
 curl http://127.0.0.1:8001/apis/rik.dev/v1alpha1/nodes
@@ -64,7 +64,7 @@ rikctl proxy --unix-socket /run/user/1000/rik.sock`),
 		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.unix != "" && (cmd.Flags().Changed("port") || cmd.Flags().Changed("address")) {
-				return cmdline.Errorf(cmd, "--unix-socket excludes --port and --address")
+				return cmdline.Errorf(cmd, "--unix-socket cannot be used with --port or --address")
 			}
 			filter, err := f.filter()
 			if err != nil {
@@ -73,14 +73,14 @@ rikctl proxy --unix-socket /run/user/1000/rik.sock`),
 			return t.runProxy(cmd.Context(), f, filter)
 		},
 	}
-	cmd.Flags().IntVarP(&f.port, "port", "p", proxyPort, "port to listen on; 0 for one that is free")
+	cmd.Flags().IntVarP(&f.port, "port", "p", proxyPort, "port to listen on; 0 for any free port")
 	cmd.Flags().StringVar(&f.address, "address", proxyAddress, "address to listen on")
-	cmd.Flags().StringVarP(&f.unix, "unix-socket", "u", "", "socket to listen on instead; only you can open it")
+	cmd.Flags().StringVarP(&f.unix, "unix-socket", "u", "", "Unix socket to listen on instead; only your user can open it")
 	cmd.Flags().StringVar(&f.prefix, "api-prefix", "/", "path under which the API is served")
-	cmd.Flags().StringVar(&f.acceptHosts, "accept-hosts", proxy.DefaultHostAcceptRE, "regular expressions of the names in the Host header that are answered")
-	cmd.Flags().StringVar(&f.acceptPaths, "accept-paths", proxy.DefaultPathAcceptRE, "regular expressions of the paths that are passed on")
-	cmd.Flags().StringVar(&f.rejectPaths, "reject-paths", rejectedPaths, "regular expressions of the paths that are not passed on")
-	cmd.Flags().StringVar(&f.rejectMethods, "reject-methods", proxy.DefaultMethodRejectRE, "regular expressions of the methods that are not passed on, such as POST,PUT,PATCH,DELETE")
+	cmd.Flags().StringVar(&f.acceptHosts, "accept-hosts", proxy.DefaultHostAcceptRE, "regular expressions of accepted names in the Host header")
+	cmd.Flags().StringVar(&f.acceptPaths, "accept-paths", proxy.DefaultPathAcceptRE, "regular expressions of accepted paths")
+	cmd.Flags().StringVar(&f.rejectPaths, "reject-paths", rejectedPaths, "regular expressions of rejected paths")
+	cmd.Flags().StringVar(&f.rejectMethods, "reject-methods", proxy.DefaultMethodRejectRE, "regular expressions of rejected methods, such as POST,PUT,PATCH,DELETE")
 	return cmd
 }
 
@@ -136,7 +136,7 @@ func (f *proxyFlags) listen(ctx context.Context) (net.Listener, error) {
 	if f.unix == "" {
 		l, err := config.Listen(ctx, "tcp", net.JoinHostPort(f.address, strconv.Itoa(f.port)))
 		if err != nil {
-			return nil, clierror.WithNext(err, "--port chooses another port; 0 is one that is free")
+			return nil, clierror.WithNext(err, "--port chooses another port; 0 means any free port")
 		}
 		return l, nil
 	}

@@ -51,19 +51,19 @@ type progress struct {
 func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
 	s := w.Status
 	if w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
-		return progress{}, fmt.Errorf("workload %s has deploy: Manual; nothing is rolled out, instances are created on request", w.Name)
+		return progress{}, fmt.Errorf("workload %s has deploy: Manual, so it has no rollouts; users create its instances", w.Name)
 	}
 	if w.Generation > s.ObservedGeneration {
-		return progress{message: "waiting for the controller to see the change"}, nil
+		return progress{message: "waiting for the controller to observe the change"}, nil
 	}
 	if w.Spec.Paused {
 		return progress{}, clierror.WithNext(fmt.Errorf("the rollout of workload %s is paused", w.Name),
-			fmt.Sprintf("\"rikctl rollout resume workload/%s\" goes on with it", w.Name))
+			fmt.Sprintf("\"rikctl rollout resume workload/%s\" resumes it", w.Name))
 	}
 	if c := meta.FindStatusCondition(s.Conditions, rikv1alpha1.WorkloadProgressing); c != nil &&
 		c.Status == metav1.ConditionFalse && (c.Reason == reasonDeadline || c.Reason == reasonFailed) {
 		return progress{}, clierror.WithNext(fmt.Errorf("the rollout of workload %s makes no progress: %s", w.Name, c.Message),
-			fmt.Sprintf("\"rikctl describe workload %s\" shows its instances, \"rikctl rollout undo workload/%s\" goes back", w.Name, w.Name))
+			fmt.Sprintf("\"rikctl describe workload %s\" shows its instances, \"rikctl rollout undo workload/%s\" rolls back", w.Name, w.Name))
 	}
 	want := int32(1)
 	if w.Spec.Replicas != nil {
@@ -118,11 +118,11 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		Use:   "rollout",
 		Short: "Watch, undo, restart or pause the rollout of a workload",
 	}, t.rolloutStatus(), t.rolloutHistory(), t.rolloutUndo(),
-		t.rolloutPatch("restart", "Replace all instances by new ones of the same content", "restarted", func(now time.Time) any {
+		t.rolloutPatch("restart", "Replace all instances by new ones with the same content", "restarted", func(now time.Time) any {
 			return map[string]any{"annotations": map[string]string{rikv1alpha1.AnnotationRestartedAt: now.UTC().Format(time.RFC3339)}}
 		}),
-		t.rolloutPatch("pause", "Hold a rollout", "paused", func(time.Time) any { return map[string]any{"paused": true} }),
-		t.rolloutPatch("resume", "Go on with a rollout", "resumed", func(time.Time) any { return map[string]any{"paused": nil} }))
+		t.rolloutPatch("pause", "Pause a rollout", "paused", func(time.Time) any { return map[string]any{"paused": true} }),
+		t.rolloutPatch("resume", "Resume a paused rollout", "resumed", func(time.Time) any { return map[string]any{"paused": nil} }))
 }
 
 // workloadCommand returns a subcommand that acts on one workload.
@@ -260,7 +260,7 @@ func (t *tool) rolloutStatus() *cobra.Command {
 		return err
 	})
 	cmd.Flags().BoolVarP(&follow, "watch", "w", true, "wait for the end")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time, with code 5; 0 for never")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "timeout, after which the exit code is 5; 0 means no timeout")
 	return cmd
 }
 

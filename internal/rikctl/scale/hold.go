@@ -37,15 +37,16 @@ func NewSuspendCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return t.holdCommand(suspending, &cobra.Command{
 		Use:   "suspend INSTANCE...",
-		Short: "Hold instances where they are",
-		Long: `Hold all processes of instances, or of every instance of workload/NAME: they keep
-their memory and their connections and get no time on a processor. A suspended
-instance is not ready, so that nothing is sent to it, and is not probed.
+		Short: "Suspend instances",
+		Long: `Suspend all processes of instances, or of every instance of workload/NAME. The
+processes keep their memory and their connections, and get no CPU time. A
+suspended instance is not ready, so it gets no traffic, and it is not probed.
 
-With --to-disk the memory of microVMs is written to their node's disk and freed.
-They stay there when the node is restarted, and have no address until they are
-resumed; connections do not last that long. One whose memory cannot be used any
-more, after an update of the VMM say, is made anew, and rikctl resume says so.`,
+--to-disk writes the memory of microVMs to the disk of their node and frees it.
+They stay suspended when the node restarts, have no address until they are resumed,
+and lose their connections. If the memory cannot be used any more, for example after
+an update of the VMM, the instance starts again from the beginning. Resume then
+reports it.`,
 		Example: cmdline.Example(`
 rikctl suspend web-x7k2p
 rikctl suspend app/helloworld
@@ -58,8 +59,8 @@ func NewResumeCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return t.holdCommand(resuming, &cobra.Command{
 		Use:   "resume INSTANCE...",
-		Short: "Let suspended instances go on",
-		Long:  "Let suspended instances go on, or all those of workload/NAME.",
+		Short: "Resume suspended instances",
+		Long:  "Resume suspended instances, or all suspended instances of workload/NAME.",
 		Example: cmdline.Example(`
 rikctl resume web-x7k2p`),
 	})
@@ -69,8 +70,8 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 	timeout, waits := holdTimeout, true
 	cmd.Args = cmdline.Args(cobra.MinimumNArgs(1))
 	cmd.ValidArgsFunction = target.CompleteInstances(t.Factory)
-	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "how long to wait until the status says so")
-	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status says so")
+	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "timeout of the wait for the status")
+	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status shows the change")
 	if h.suspended {
 		cmd.Flags().BoolVar(&h.toDisk, "to-disk", false, "write the memory of microVMs to their node's disk")
 	}
@@ -136,7 +137,7 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 // awaitHold waits for the status, which follows the node's next report.
 func awaitHold(ctx context.Context, c client.Reader, h holding, i *rikv1alpha1.Instance, timeout time.Duration) error {
 	last := &rikv1alpha1.Instance{}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: fmt.Sprintf("instance %s to be %s: the node has done it, but its status does not say so yet", i.Name, h.past)})
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: fmt.Sprintf("instance %s to be %s: the node has done it, but the status does not show it yet", i.Name, h.past)})
 	defer cancel()
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		if err := c.Get(ctx, client.ObjectKeyFromObject(i), last); err != nil {

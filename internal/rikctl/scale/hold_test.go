@@ -36,7 +36,7 @@ func TestAwaitHold(t *testing.T) {
 	i := &rikv1alpha1.Instance{}
 	i.Name = "web-one"
 	err := awaitHold(t.Context(), &reported{}, suspending, i, time.Millisecond)
-	if err == nil || !strings.Contains(err.Error(), "its status does not say so yet") {
+	if err == nil || !strings.Contains(err.Error(), "the status does not show it yet") {
 		t.Errorf("awaitHold() of one that runs = %v", err)
 	}
 	server := &reported{after: 2}

@@ -31,7 +31,7 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 			return cmdline.Errorf(cmd, "--replicas must be a number from 0 to %d", math.MaxInt32)
 		}
 		if len(given) == 0 && cmd.Flags().Lookup("filename").Value.String() == "[]" {
-			return cmdline.Errorf(cmd, "which workload is to be scaled? One is named like this: rikctl scale workload web --replicas=3")
+			return cmdline.Errorf(cmd, "a workload is required, such as: rikctl scale workload web --replicas=3")
 		}
 		return nil
 	}
@@ -56,7 +56,7 @@ func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
 		w := &rikv1alpha1.Workload{}
 		err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: n}, w)
 		if err == nil && w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
-			_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s has deploy: Manual, so that its number of instances stays; "+
+			_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s has deploy: Manual, so its number of instances does not change; "+
 				"\"rikctl create instance -w %s\" starts more\n", n, n)
 		}
 	}

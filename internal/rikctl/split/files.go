@@ -94,7 +94,7 @@ func (t *trial) locate(o fileObject) error {
 	case namespace == "":
 		o.SetNamespace(t.namespace)
 	case t.strict && namespace != t.namespace:
-		return clierror.InvalidError{Source: o.source, Err: fmt.Errorf("metadata.namespace: %s, but -n %s was asked for", namespace, t.namespace)}
+		return clierror.InvalidError{Source: o.source, Err: fmt.Errorf("metadata.namespace is %s, but -n is %s", namespace, t.namespace)}
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstruct
 		_, _ = fmt.Fprintf(t.warn, "warning: %s: \"rikctl apply\" needs --force-conflicts: %v\n", o.source, err)
 		out, err = t.dryRun(ctx, o, true)
 	case apierrors.IsForbidden(err):
-		_, _ = fmt.Fprintf(t.warn, "warning: %s: the server was not asked, and you could not apply it: %v\n", o.source, err)
+		_, _ = fmt.Fprintf(t.warn, "warning: %s: you have no permission to apply it, so the plan uses an estimate: %v\n", o.source, err)
 		return t.overlaid(ctx, o)
 	case apierrors.IsNotFound(err) && slices.Contains(t.made, o.GetNamespace()):
 		return t.overlaid(ctx, o)

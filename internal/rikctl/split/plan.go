@@ -63,19 +63,19 @@ func NewPlanCommand(factory *access.Factory) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
-		Short: "Show what applying files would do to the division over clusters",
+		Short: "Show how applying files would change the split over clusters",
 		Long: `Show what would happen on a kcp if files were applied: for each object in them that is
-divided over clusters, the parts NOW, after the NEXT step and THEN, when all has come to
-rest, with the reasons, and what would go along. A Placement or a Cluster in the files
-shows the other objects that it changes, too. Nothing is changed: the server judges the
-objects as "rikctl apply" would have it do, and keeps nothing.
+split over clusters, the parts NOW, after the NEXT step and THEN, after the last step,
+with the reasons and the followers of the object. For a Placement or a Cluster in the
+files, also show the other objects that it changes. Nothing changes: the server
+validates the objects as with "rikctl apply", and stores nothing.
 
-A Cluster that is not registered yet is taken to be ready and to take what the others
-take. Clusters that are ready are taken to do as they are told, and those that are not to
-stay so.
+The plan assumes that a Cluster which is not registered yet is ready and accepts the same
+types as the others, that ready clusters do what is requested, and that clusters which
+are not ready stay so.
 
-Ends with code 0 if nothing would change, 1 if something would, and above 1 on an
-error.`,
+The exit code is 0 if nothing would change, 1 if something would change, and above 1 on
+an error.`,
 		Example: cmdline.Example(`
 rikctl plan -f web.yaml
 rikctl plan -f manifests/ -o json
@@ -99,7 +99,7 @@ cat web.yaml | rikctl plan -f -`),
 			return nil
 		},
 	}
-	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory with what would be applied; - for the standard input")
+	cmd.Flags().StringSliceVarP(&files, "filename", "f", nil, "file or directory to apply; - for the standard input")
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
 	printer.AddOutput(cmd, &output)
 	return cmd
@@ -224,7 +224,7 @@ func (p *planner) layOne(ctx context.Context, trial *trial, o fileObject) error 
 			return clierror.InvalidError{Source: o.source, Err: err}
 		}
 		if p.before.cluster(c.Name) == nil {
-			p.notes = append(p.notes, fmt.Sprintf("cluster %s is not registered: taken to be ready, and to take what others take", c.Name))
+			p.notes = append(p.notes, fmt.Sprintf("cluster %s is not registered; the plan assumes that it is ready and accepts the same types as the others", c.Name))
 		}
 		p.after.putCluster(expected(c, p.before.clusters))
 		p.affected = []string{""}
@@ -252,16 +252,16 @@ func (p *planner) addRoot(ctx context.Context, object *unstructured.Unstructured
 	switch loader.RoleOf(object, kind) {
 	case loader.Leaf:
 		owner, _ := loader.Owner(object, kind)
-		return clierror.InvalidError{Source: source, Err: fmt.Errorf("%s is a part of %s: change that", object.GetName(), owner)}
+		return clierror.InvalidError{Source: source, Err: fmt.Errorf("%s is a leaf of %s; change the root", object.GetName(), owner)}
 	case loader.Targeted:
 		targets := strings.Join(workloadv1alpha1.Targets(object.GetLabels()), ", ")
-		note := fmt.Sprintf("%s/%s is not divided: its labels send it to %s", strings.ToLower(kind.GVK.Kind), object.GetName(), targets)
+		note := fmt.Sprintf("%s/%s is not split: its labels send it to %s", strings.ToLower(kind.GVK.Kind), object.GetName(), targets)
 		live, err := p.before.find(ctx, object)
 		if err != nil {
 			return err
 		}
 		if live != nil && loader.RoleOf(live, kind) == loader.Root {
-			note += "; the parts that it has now go"
+			note += "; the kcp would delete its present leaves"
 			p.leaving = true
 		}
 		p.notes = append(p.notes, note)
@@ -402,7 +402,7 @@ func (p *planner) problems() error {
 	for i := range p.plans {
 		if one := &p.plans[i]; len(one.Problems) > 0 && one.File != fileNotIn {
 			return clierror.WithNext(clierror.InvalidError{Source: one.title(), Err: fmt.Errorf("%s", strings.Join(one.Problems, "; "))},
-				"the kcp takes the object, and changes no part of it until this is mended")
+				"the kcp accepts the object, and changes no leaf of it until this is corrected")
 		}
 	}
 	return nil

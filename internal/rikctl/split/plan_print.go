@@ -27,11 +27,11 @@ func printPlans(out io.Writer, p *planner) error {
 		}
 		_, _ = fmt.Fprintln(out)
 	}
-	text := fmt.Sprintf("%d of %d would change.", changing, len(p.plans))
+	text := fmt.Sprintf("%d of %d objects would change.", changing, len(p.plans))
 	if len(p.plans) == 0 {
-		text = "Nothing that is divided would change."
+		text = "No split object would change."
 		if p.leaving {
-			text = "Parts would go."
+			text = "Leaves would be deleted."
 		}
 	}
 	_, err := fmt.Fprintln(out, text+" Nothing was changed.")
@@ -49,17 +49,17 @@ func printPlan(out io.Writer, p *Plan, now time.Time) error {
 	}
 	printWishes(line, &p.Division)
 	if len(p.Problems) > 0 {
-		line("So", "no part is changed until this is mended")
+		line("Effect", "no leaf changes until this is corrected")
 	} else {
 		printNumbers(line, &p.Division)
 		if p.EndUnplaced != p.Unplaced {
-			line("Unplaced then", fmt.Sprint(p.EndUnplaced))
+			line("Unplaced in the end", fmt.Sprint(p.EndUnplaced))
 		}
-		line("At rest", restOf(&p.rehearsal, now))
-		line("Made anew in", strings.Join(p.RolledOut, ", "))
+		line("Finished", restOf(&p.rehearsal, now))
+		line("Rolled out in", strings.Join(p.RolledOut, ", "))
 	}
 	for _, n := range p.Needs {
-		line("Goes along", n.String())
+		line("Follower", n.String())
 	}
 	if err := table.Flush(); err != nil || len(p.Clusters) == 0 {
 		return err
@@ -73,11 +73,11 @@ func restOf(r *rehearsal, now time.Time) string {
 	steps := fmt.Sprintf("after %d steps", len(r.Steps))
 	switch takes := r.takes(now); {
 	case !r.AtRest:
-		return "not " + steps
+		return fmt.Sprintf("not within %d steps", len(r.Steps))
 	case len(r.Steps) == 0:
 		return "now"
 	case takes > 0:
-		return fmt.Sprintf("%s, of which the last is made in %s", steps, duration.HumanDuration(takes))
+		return fmt.Sprintf("%s, the last of them in %s", steps, duration.HumanDuration(takes))
 	case len(r.Steps) == 1:
 		return "after one step"
 	default:
@@ -90,9 +90,9 @@ func (n plannedNeed) String() string {
 	text := n.Kind + " " + n.Name
 	switch {
 	case n.Missing && n.Optional:
-		text += " (there is none, and it may be missing)"
+		text += " (does not exist; optional)"
 	case n.Missing:
-		text += " (there is none: what needs it does not start)"
+		text += " (does not exist; replicas do not start without it)"
 	}
 	return text
 }

@@ -22,9 +22,9 @@ func (d *Division) title() string { return strings.ToLower(d.Kind) + "/" + d.Nam
 
 // ways describes each kind of split.
 var ways = map[string]string{
-	string(workloadv1alpha1.DivideReplicas):   "is divided by its replicas",
+	string(workloadv1alpha1.DivideReplicas):   "is split by its replicas",
 	string(workloadv1alpha1.DivideWhole):      "goes as a whole to one cluster",
-	string(workloadv1alpha1.DivideEverywhere): "goes as a whole to every cluster that may have it",
+	string(workloadv1alpha1.DivideEverywhere): "goes as a whole to every eligible cluster",
 }
 
 // printDivision writes the split of a root, with reasons.
@@ -41,14 +41,14 @@ func printDivision(out io.Writer, d *Division, now time.Time) error {
 		if err := table.Flush(); err != nil {
 			return err
 		}
-		_, err := fmt.Fprintln(out, "Nothing is changed until the problems are mended.")
+		_, err := fmt.Fprintln(out, "No leaf changes until the problems are corrected.")
 		return err
 	}
 	printNumbers(line, d)
 	for _, r := range d.Reasons {
 		line("Reason", r.Text)
 	}
-	line("Looks again", until(d.LookAgain, now))
+	line("Next check", until(d.LookAgain, now))
 	for _, c := range d.Conditions {
 		line("Condition", c)
 	}
@@ -70,7 +70,7 @@ func strategyOf(d *Division) string {
 func printWishes(line func(name, text string), d *Division) {
 	placement := d.Placement
 	if len(d.OtherPlacements) > 0 {
-		placement += "; not looked at: " + strings.Join(d.OtherPlacements, ", ")
+		placement += "; ignored: " + strings.Join(d.OtherPlacements, ", ")
 	}
 	line("Placement", printer.OrNone(placement))
 	for _, name := range slices.Sorted(maps.Keys(d.Hints)) {
@@ -86,12 +86,12 @@ func printNumbers(line func(name, text string), d *Division) {
 	for i := range d.Clusters {
 		ready, has = ready+d.Clusters[i].Ready, has+d.Clusters[i].Has
 	}
-	line("Whole", fmt.Sprintf("%d; the clusters have %d, of which %d are ready", d.Whole, has, ready))
+	line("Total", fmt.Sprintf("%d; the clusters have %d, of which %d are ready", d.Whole, has, ready))
 	line("Unplaced", strconv.Itoa(int(d.Unplaced)))
 	if d.Divide == string(workloadv1alpha1.DivideEverywhere) {
 		return
 	}
-	line("Surge", fmt.Sprintf("%d above the whole while parts are moved", d.Surge))
+	line("Surge", fmt.Sprintf("%d above the total while replicas move", d.Surge))
 	if d.MovesLeft != nil {
 		line("Moves", fmt.Sprintf("%d more in this interval", *d.MovesLeft))
 	}

@@ -56,11 +56,11 @@ func TestLeavingLeaf(t *testing.T) {
 		want             []string
 	}{
 		"not deleted yet":          {false, true, ready("False"), []string{"has been deleted", "The splitter deletes it"}},
-		"unreachable":              {true, true, ready("False"), []string{"was the part in cluster east of a deployments.apps/web that has been deleted", "not ready since 2026-11-22T10:00:00Z (Unreachable): dial tcp: timeout", "rikctl cluster unregister east"}},
-		"unreachable, with a root": {true, false, ready("False"), []string{"is the part of deployments.apps/web in cluster east", "being deleted since 2026-11-22T10:00:00Z", "unregister"}},
-		"reachable":                {true, true, ready("True"), []string{"goes when cluster east has deleted it there", "Its syncer says: a webhook refuses"}},
+		"unreachable":              {true, true, ready("False"), []string{"was the leaf in cluster east of deployments.apps/web, which has been deleted", "not ready since 2026-11-22T10:00:00Z (Unreachable): dial tcp: timeout", "rikctl cluster unregister east"}},
+		"unreachable, with a root": {true, false, ready("False"), []string{"is the leaf of deployments.apps/web in cluster east", "marked for deletion since 2026-11-22T10:00:00Z", "unregister"}},
+		"reachable":                {true, true, ready("True"), []string{"is deleted when cluster east has deleted its copy", "Its syncer reports: a webhook refuses"}},
 		"not registered":           {true, true, nil, []string{"Cluster east is not registered"}},
-		"never reached":            {true, true, &workloadv1alpha1.Cluster{}, []string{"has not been reached yet"}},
+		"never reached":            {true, true, &workloadv1alpha1.Cluster{}, []string{"has not connected to cluster east yet"}},
 	} {
 		leaf := &unstructured.Unstructured{Object: map[string]any{}}
 		leaf.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: "east"})
@@ -161,7 +161,7 @@ func TestUndivided(t *testing.T) {
 	}{
 		"nothing":         {nil, nil, "configmap/x goes to no cluster"},
 		"an empty list":   {nil, map[string]string{workloadv1alpha1.FollowsAnnotation: ""}, "configmap/x goes to no cluster"},
-		"sent by a label": {map[string]string{workloadv1alpha1.ClusterLabel: "east"}, nil, "configmap/x is sent to east by its labels."},
+		"sent by a label": {map[string]string{workloadv1alpha1.ClusterLabel: "east"}, nil, "The labels of configmap/x send it to east."},
 		"it follows others": {
 			map[string]string{workloadv1alpha1.TargetLabelPrefix + "east": "true"}, map[string]string{workloadv1alpha1.FollowsAnnotation: "east"},
 			"configmap/x goes to east, because objects there need it.",

@@ -21,8 +21,8 @@ import (
 )
 
 // nextForReader lists the permissions that explanations and plans need.
-const nextForReader = "looking needs get and list of clusters and placements (workload.kcp.dev), customresourcedefinitions (apiextensions.k8s.io), " +
-	"negotiatedapiresources (apiresource.kcp.dev), persistentvolumeclaims and services, and of the types that are divided; an administrator can grant it"
+const nextForReader = "this needs permission to get and list clusters and placements (workload.kcp.dev), customresourcedefinitions (apiextensions.k8s.io), " +
+	"negotiatedapiresources (apiresource.kcp.dev), persistentvolumeclaims and services, and the types that are split; an administrator can grant it"
 
 // isKCP reports whether the server splits objects.
 func (t *tool) isKCP() (bool, error) {
@@ -61,11 +61,11 @@ func ofDivision(err error) error {
 func readTypes(ctx context.Context, c client.Reader) ([]loader.Type, error) {
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
 	if err := c.List(ctx, crds); err != nil {
-		return nil, fmt.Errorf("reading which types are divided: %w", err)
+		return nil, fmt.Errorf("reading which types are split: %w", err)
 	}
 	negotiated := &apiresourcev1alpha1.NegotiatedAPIResourceList{}
 	if err := c.List(ctx, negotiated); err != nil {
-		return nil, fmt.Errorf("reading which types are divided: %w", err)
+		return nil, fmt.Errorf("reading which types are split: %w", err)
 	}
 	return loader.Types(pointers(crds.Items), pointers(negotiated.Items)), nil
 }
@@ -138,7 +138,7 @@ func splitNames(given []string) ([][2]string, error) {
 		pairs = append(pairs, [2]string{kind, name})
 	}
 	if len(pairs) == 0 {
-		return nil, fmt.Errorf("%q names nothing: write %s/NAME", given[0], given[0])
+		return nil, fmt.Errorf("%q has no name; write %s/NAME", given[0], given[0])
 	}
 	return pairs, nil
 }

@@ -40,16 +40,18 @@ func NewWhatifCommand(factory *access.Factory) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "whatif [--lose-cluster NAME] [--add-cluster NAME] [TYPE/NAME ...]",
-		Short: "Show what would move if clusters came, went or failed",
-		Long: `Show what would become of the objects that a kcp divides, all of them or those that are
-named, if clusters were lost, added, cordoned, not ready or removed: which parts would
-be where in the end, and what no cluster would take. It is compared with what the end is
-without that, worked out from the kcp's state of this moment, and nothing is changed.
+		Short: "Show what would move if clusters were added, removed or lost",
+		Long: `Show how the split of objects would change on a kcp if clusters were lost, added,
+cordoned, not ready or removed: the parts of each cluster in the end, and the replicas
+that no cluster accepts. Name objects to limit the result to them. The result compares
+the end with and without the change. It is computed from the present state of the kcp.
+Nothing changes.
 
-A lost cluster is cut off: nothing is heard of it from now on. One that is not ready is
-heard of. One that is removed is let go of, and keeps what is in it. An added cluster is
-ready and takes what the others take; after = come its labels, and as cpu=, memory=,
-pods=, ephemeral-storage= or capacity.RESOURCE= what its nodes have together.`,
+A lost cluster is not ready and sends no heartbeats. A cluster that is not ready still
+sends heartbeats. A removed cluster is unregistered, and its objects stay. An added
+cluster is ready and accepts the same types as the others. After =, give its labels, and
+with cpu=, memory=, pods=, ephemeral-storage= or capacity.RESOURCE= the total of its
+nodes.`,
 		Example: cmdline.Example(`
 rikctl whatif --lose-cluster east
 rikctl whatif --lose-cluster east --add-cluster north=region=eu,cpu=64,memory=256Gi
@@ -60,16 +62,16 @@ rikctl whatif --cordon west deployment/web -n shop -o json`),
 				return err
 			}
 			if s.isEmpty() {
-				return cmdline.Errorf(cmd, "say what would happen: --lose-cluster, --add-cluster, --cordon, --not-ready or --remove-cluster")
+				return cmdline.Errorf(cmd, "a change is required: --lose-cluster, --add-cluster, --cordon, --not-ready or --remove-cluster")
 			}
 			return ofDivision(t.runWhatif(cmd, &s, given, output))
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&s.Lost, "lose-cluster", nil, "cluster that is cut off; may be repeated, as the others")
-	flags.StringArrayVar(&s.Added, "add-cluster", nil, "cluster that comes: NAME, or NAME=LABEL=VALUE,cpu=NUMBER,...")
-	flags.StringSliceVar(&s.Cordoned, "cordon", nil, "cluster that takes nothing new")
-	flags.StringSliceVar(&s.NotReady, "not-ready", nil, "cluster that is not ready, and is heard of")
+	flags.StringSliceVar(&s.Lost, "lose-cluster", nil, "cluster that is lost; may be repeated, like the other flags")
+	flags.StringArrayVar(&s.Added, "add-cluster", nil, "cluster to add: NAME, or NAME=LABEL=VALUE,cpu=NUMBER,...")
+	flags.StringSliceVar(&s.Cordoned, "cordon", nil, "cluster that is cordoned")
+	flags.StringSliceVar(&s.NotReady, "not-ready", nil, "cluster that is not ready, and sends heartbeats")
 	flags.StringSliceVar(&s.Removed, "remove-cluster", nil, "cluster that is unregistered")
 	for _, f := range []string{"lose-cluster", "cordon", "not-ready", "remove-cluster"} {
 		_ = cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -203,7 +205,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 	for _, ref := range refs {
 		kind, is := divided(types, ref.kind.GroupKind())
 		if !is {
-			return nil, clierror.WithNext(fmt.Errorf("%s: objects of this type are not divided", ref), "they go where the objects go that need them")
+			return nil, clierror.WithNext(fmt.Errorf("%s: objects of this type are not split", ref), "they follow the objects that need them")
 		}
 		like := &unstructured.Unstructured{}
 		like.SetGroupVersionKind(kind.GVK)
@@ -216,7 +218,7 @@ func (t *tool) chosen(cmd *cobra.Command, s *snapshot, types []loader.Type, give
 		case object == nil:
 			return nil, apierrors.NewNotFound(ref.resource, ref.name)
 		case loader.RoleOf(object, kind) != loader.Root:
-			return nil, clierror.WithNext(fmt.Errorf("%s is not divided", ref), fmt.Sprintf("\"rikctl why %s\" says why", ref))
+			return nil, clierror.WithNext(fmt.Errorf("%s is not split", ref), fmt.Sprintf("\"rikctl why %s\" explains it", ref))
 		}
 		out = append(out, plannedRoot{object, kind})
 	}
@@ -237,7 +239,7 @@ func (s *Scenario) apply(after *snapshot, now time.Time) error {
 			found := after.cluster(name)
 			if found == nil {
 				return clierror.WithNext(apierrors.NewNotFound(workloadv1alpha1.SchemeGroupVersion.WithResource("clusters").GroupResource(), name),
-					`"rikctl get clusters" shows those that are registered`)
+					`"rikctl get clusters" lists the registered clusters`)
 			}
 			found = found.DeepCopy()
 			to(found)
@@ -282,7 +284,7 @@ func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.
 		return refuse("the name %q: %s", called, strings.Join(problems, "; "))
 	}
 	if slices.ContainsFunc(registered, func(c *workloadv1alpha1.Cluster) bool { return c.Name == called }) {
-		return refuse("there is a cluster %s already", called)
+		return refuse("cluster %s already exists", called)
 	}
 	c := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: called, Labels: map[string]string{}, CreationTimestamp: metav1.NewTime(now)}}
 	c.Status.Allocatable = corev1.ResourceList{}

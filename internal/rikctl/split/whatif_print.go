@@ -14,7 +14,7 @@ import (
 
 // printImpact writes the effect on clusters and roots.
 func printImpact(out io.Writer, look *Impact, s *Scenario, now time.Time) error {
-	_, _ = fmt.Fprintf(out, "If %s:\n%d of %d objects end otherwise; %d replicas are elsewhere, and %d are unplaced. Nothing was changed.\n\n",
+	_, _ = fmt.Fprintf(out, "If %s:\n%d of %d objects would change; %d replicas would move, and %d would be unplaced. Nothing was changed.\n\n",
 		s, look.Moved, look.Roots, look.Replicas, look.Unplaced)
 	table := printers.GetNewTabWriter(out)
 	_, _ = fmt.Fprintln(table, "CLUSTER\tNOW\tWITHOUT\tTHEN\tCHANGE\tOBJECTS")
@@ -72,7 +72,7 @@ func (s *Scenario) String() string {
 		}
 	}
 	say(s.Lost, " were lost")
-	say(s.Added, " came")
+	say(s.Added, " were added")
 	say(s.Cordoned, " were cordoned")
 	say(s.NotReady, " were not ready")
 	say(s.Removed, " were removed")

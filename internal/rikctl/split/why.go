@@ -86,11 +86,11 @@ func (t *tool) whyDivided(ctx context.Context, c client.Client, ref reference, n
 func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind loader.Type, leaf *unstructured.Unstructured, output string) error {
 	root, name, err := rootOf(ctx, c, kind, leaf)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%s is a part of %s/%s: %w", ref, ref.resource, name, err)
+		return fmt.Errorf("%s is a leaf of %s/%s: %w", ref, ref.resource, name, err)
 	}
 	_, uid := loader.Owner(leaf, kind)
 	former := root == nil || uid != "" && uid != root.GetUID()
-	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
+	text := fmt.Sprintf("%s is the leaf of %s/%s in cluster %s.", ref, ref.resource, name, leaf.GetLabels()[workloadv1alpha1.ClusterLabel])
 	if there := workloadv1alpha1.NameInCluster(leaf); there != leaf.GetName() {
 		text += fmt.Sprintf(" Its name there is %s.", there)
 	}
@@ -101,7 +101,7 @@ func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind
 	}
 	text = printers.EscapeTerminal(text)
 	if root == nil && output != "" {
-		return fmt.Errorf("there is no division that could be printed as %s: %s", output, text)
+		return fmt.Errorf("there is no split to print as %s: %s", output, text)
 	}
 	if root == nil {
 		_, err := fmt.Fprintln(t.Streams.Out, text)
@@ -163,32 +163,32 @@ func rootOf(ctx context.Context, c client.Client, kind loader.Type, leaf *unstru
 // have no part. physical is nil if the cluster is not registered.
 func leavingLeaf(ref reference, root string, leaf *unstructured.Unstructured, former bool, physical *workloadv1alpha1.Cluster) string {
 	cluster := leaf.GetLabels()[workloadv1alpha1.ClusterLabel]
-	text := fmt.Sprintf("%s is the part of %s/%s in cluster %s.", ref, ref.resource, root, cluster)
+	text := fmt.Sprintf("%s is the leaf of %s/%s in cluster %s.", ref, ref.resource, root, cluster)
 	if former {
-		text = fmt.Sprintf("%s was the part in cluster %s of a %s/%s that has been deleted.", ref, cluster, ref.resource, root)
+		text = fmt.Sprintf("%s was the leaf in cluster %s of %s/%s, which has been deleted.", ref, cluster, ref.resource, root)
 	}
 	deleted := leaf.GetDeletionTimestamp()
 	if deleted == nil {
-		return text + "\nThe splitter deletes it. If it stays, look whether a splitter runs (--split-types, or the program deployment-splitter)."
+		return text + "\nThe splitter deletes it. If it stays, check that a splitter runs (--split-types, or the program deployment-splitter)."
 	}
-	text += fmt.Sprintf("\nIt is being deleted since %s, and goes when cluster %s has deleted it there.", deleted.UTC().Format(time.RFC3339), cluster)
+	text += fmt.Sprintf("\nIt is marked for deletion since %s, and is deleted when cluster %s has deleted its copy.", deleted.UTC().Format(time.RFC3339), cluster)
 	if physical == nil {
-		return text + fmt.Sprintf("\nCluster %s is not registered: the cluster controller releases the object. If it stays, look whether one runs.", cluster)
+		return text + fmt.Sprintf("\nCluster %s is not registered: the cluster controller releases the object. If it stays, check that a cluster controller runs.", cluster)
 	}
 	ready := meta.FindStatusCondition(physical.Status.Conditions, workloadv1alpha1.ConditionReady)
 	switch {
 	case ready == nil:
-		text += fmt.Sprintf("\nCluster %s has not been reached yet.", cluster)
+		text += fmt.Sprintf("\nThe kcp has not connected to cluster %s yet.", cluster)
 	case ready.Status != metav1.ConditionTrue:
-		text += fmt.Sprintf("\nCluster %s is not ready since %s (%s): %s\nWhat runs there may go on until the cluster is reached again.",
+		text += fmt.Sprintf("\nCluster %s is not ready since %s (%s): %s\nIts replicas there may keep running until the cluster is reachable again.",
 			cluster, ready.LastTransitionTime.UTC().Format(time.RFC3339), ready.Reason, ready.Message)
 	default:
 		if problem := leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster]; problem != "" {
-			text += "\nIts syncer says: " + problem
+			text += "\nIts syncer reports: " + problem
 		}
 		return text
 	}
-	return text + fmt.Sprintf("\n\"rikctl cluster unregister %s\" gives the cluster up: the object goes here, and what is in the cluster stays.", cluster)
+	return text + fmt.Sprintf("\n\"rikctl cluster unregister %s\" detaches the cluster: the object is deleted here, and its copy in the cluster stays.", cluster)
 }
 
 // explain writes the split of a root, with reasons.
@@ -235,23 +235,23 @@ func undivided(ref reference, o *unstructured.Unstructured) string {
 		text = append(text, fmt.Sprintf("%s goes to %s, because objects there need it.", ref, strings.Join(follows, ", ")))
 	}
 	if len(labeled) > 0 {
-		text = append(text, fmt.Sprintf("%s is sent to %s by its labels.", ref, strings.Join(labeled, ", ")))
+		text = append(text, fmt.Sprintf("The labels of %s send it to %s.", ref, strings.Join(labeled, ", ")))
 	}
 	if len(text) == 0 {
-		text = append(text, fmt.Sprintf("%s goes to no cluster: objects of this type are not divided, and no object that is sent to one needs it.", ref))
+		text = append(text, fmt.Sprintf("%s goes to no cluster: objects of this type are not split, and no object with a target needs it.", ref))
 	}
 	return strings.Join(text, "\n")
 }
 
 // targeted says why an object is not split although its type is.
 func targeted(ref reference, o *unstructured.Unstructured) string {
-	return fmt.Sprintf("%s is not divided: its labels send it to %s.\nWithout them (%s, %sCLUSTER) it would be.", ref,
+	return fmt.Sprintf("%s is not split: its labels send it to %s.\nWithout these labels (%s, %sCLUSTER) it would be split.", ref,
 		strings.Join(workloadv1alpha1.Targets(o.GetLabels()), ", "), workloadv1alpha1.ClusterLabel, workloadv1alpha1.TargetLabelPrefix)
 }
 
 // whyInstances explains the instances of an object in a rik cluster.
 func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference, namespace string) error {
-	elsewhere := clierror.WithNext(fmt.Errorf("%s is not divided: %w", ref, clierror.ErrNoKCP), clierror.NextForKCP)
+	elsewhere := clierror.WithNext(fmt.Errorf("%s is not split: %w", ref, clierror.ErrNoKCP), clierror.NextForKCP)
 	if ref.resource.Group != rikv1alpha1.GroupName && ref.resource.String() != "deployments.apps" {
 		return elsewhere
 	}
@@ -268,13 +268,13 @@ func (t *tool) whyInstances(ctx context.Context, c client.Client, ref reference,
 			return elsewhere
 		}
 		return clierror.WithNext(fmt.Errorf("%s does not run yet: %w", ref, err),
-			"a controller runs it as a workload of the same name; \"rikctl describe "+ref.String()+"\" shows what it says")
+			"a controller runs it as a workload of the same name; \"rikctl describe "+ref.String()+"\" shows its conditions")
 	}
 	instances, err := target.Target{Workload: true, Name: workload.Name}.Instances(ctx, c, namespace)
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(t.Streams.Out, "%s runs in this cluster, as %d instances. Ask for one of them:\n", ref, len(instances))
+	_, _ = fmt.Fprintf(t.Streams.Out, "%s runs in this cluster as %d instances. To explain one of them:\n", ref, len(instances))
 	table := printers.GetNewTabWriter(t.Streams.Out)
 	for i := range instances {
 		_, _ = fmt.Fprintf(table, "  %s why %s\t%s\t%s\n", cmdline.Program, instances[i].Name, target.PhaseOf(&instances[i]), instances[i].Spec.NodeName)

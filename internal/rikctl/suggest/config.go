@@ -21,7 +21,7 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 	}
 	server := found.File.Cluster.Server
 	if !onThisMachine(server) {
-		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, put its https URL into it, and name the copy with --config or $RIKCONFIG", found.Origin(), server)
+		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, set the https URL of the server in it, and name the copy with --config or $RIKCONFIG", found.Origin(), server)
 		return o
 	}
 	path := t.Getter.Source.SystemPath()
@@ -34,7 +34,7 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 		return o
 	}
 	line := cmdline.CommandLine(append([]string{"--config=" + path}, withoutConfig(args)...))
-	o.Next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials, and the one that the server wrote has both: %s%s", found.Origin(), sudo, line)
+	o.Next = fmt.Sprintf("the configuration %s has neither the authority of the server nor credentials; the configuration that the server wrote has both: %s%s", found.Origin(), sudo, line)
 	return o
 }
 

@@ -24,15 +24,15 @@ var inRik = []struct {
 	words []string
 	next  string
 }{
-	{[]string{"pod", "pods", "po"}, `instances are what pods are in Kubernetes: "rikctl get instances" lists them, and a Workload (apiVersion rik.dev/v1alpha1) describes them`},
+	{[]string{"pod", "pods", "po"}, `rik has instances in place of pods: "rikctl get instances" lists them, and a Workload (apiVersion rik.dev/v1alpha1) describes them`},
 	{[]string{"service", "services", "svc", "endpoints", "ep", "endpointslice", "endpointslices", "ingress", "ingresses", "ing"},
 		`a workload has its own address, name and ports: see spec.containers[].ports of "rikctl explain workload"`},
 	{[]string{"statefulset", "statefulsets", "sts", "daemonset", "daemonsets", "ds", "replicaset", "replicasets", "rs", "job", "jobs", "cronjob", "cronjobs", "cj"},
-		`a Workload (apiVersion rik.dev/v1alpha1) or a Deployment runs instances here: "rikctl explain workload" shows what there is`},
+		`a Workload (apiVersion rik.dev/v1alpha1) or a Deployment runs instances here: "rikctl explain workload" shows the fields`},
 	{[]string{"persistentvolumeclaim", "persistentvolumeclaims", "pvc", "persistentvolume", "persistentvolumes", "pv", "storageclass", "storageclasses", "sc"},
 		`volumes are part of a workload: see spec.volumes of "rikctl explain workload"`},
 	{[]string{"networkpolicy", "networkpolicies", "netpol", "limitrange", "limitranges", "horizontalpodautoscaler", "horizontalpodautoscalers", "hpa", "poddisruptionbudget", "poddisruptionbudgets", "pdb"},
-		`rik has nothing of this kind; "rikctl api-resources" lists the types that the server has`},
+		`rik has no such type; "rikctl api-resources" lists the types that the server has`},
 }
 
 // placeOf returns the equivalent of a word of Kubernetes, or "".

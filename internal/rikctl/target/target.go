@@ -40,7 +40,7 @@ func Parse(arg string) (Target, error) {
 	kind, _, _ = strings.Cut(kind, ".") // instances.rik.dev and similar
 	switch {
 	case rest == "":
-		return Target{}, fmt.Errorf("%q names nothing: write instance/NAME or workload/NAME", arg)
+		return Target{}, fmt.Errorf("%q has no name; write instance/NAME or workload/NAME", arg)
 	case slices.Contains(InstanceWords, kind):
 		return Target{Name: rest}, nil
 	case slices.Contains(workloadWords, kind):
@@ -166,7 +166,7 @@ func FirstRunning(instances []rikv1alpha1.Instance, container string) (*rikv1alp
 		return nil, err
 	}
 	return nil, clierror.WithNext(fmt.Errorf("instance %s is %s, not Running", i.Name, PhaseOf(i)),
-		fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name))
+		fmt.Sprintf("\"rikctl describe instance %s\" shows why", i.Name))
 }
 
 // validateContainer reports what prevents running a command in the named container, as far as
@@ -180,11 +180,11 @@ func validateContainer(i *rikv1alpha1.Instance, name string) error {
 	for _, c := range all {
 		if c.Name == name {
 			return clierror.WithNext(fmt.Errorf("container %s of instance %s is %s (%s)", name, i.Name, c.State, cmp.Or(c.Reason, string(PhaseOf(i)))),
-				fmt.Sprintf("\"rikctl describe instance %s\" says why", i.Name))
+				fmt.Sprintf("\"rikctl describe instance %s\" shows why", i.Name))
 		}
 		names = append(names, c.Name)
 	}
-	return clierror.InvalidError{Source: "instance " + i.Name, Err: fmt.Errorf("container %q is not in it; it has: %s", name, strings.Join(names, ", "))}
+	return clierror.InvalidError{Source: "instance " + i.Name, Err: fmt.Errorf("container %q not found; it has: %s", name, strings.Join(names, ", "))}
 }
 
 // containerRuns reports whether the status shows the container as running. Without a name it

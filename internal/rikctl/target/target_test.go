@@ -58,7 +58,7 @@ func TestExecNeedsItsContainerOnly(t *testing.T) {
 	}{
 		{"good", []rikv1alpha1.Instance{waits}, "waits", nil},
 		{"broken", []rikv1alpha1.Instance{waits}, "", []string{"broken", "Waiting", "StartError"}},
-		{"nosuch", []rikv1alpha1.Instance{waits}, "", []string{`"nosuch" is not in it`, "broken, good"}},
+		{"nosuch", []rikv1alpha1.Instance{waits}, "", []string{`container "nosuch" not found`, "broken, good"}},
 		{"", []rikv1alpha1.Instance{waits}, "", []string{"waits is Creating"}},
 		{"", []rikv1alpha1.Instance{{}}, "", []string{"Pending"}},
 		{"good", []rikv1alpha1.Instance{waits, runs}, "runs", nil},

@@ -29,10 +29,10 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	return cmdline.Group(&cobra.Command{
 		Use:   "token",
 		Short: "Manage the tokens with which machines join as nodes",
-		Long: `Make, list and revoke join tokens. A machine becomes a node by starting its agent
-with a token; the token holds the hash of the cluster's authority, so that the
-machine tells its secret to this cluster only. The server keeps the secret's hash:
-a token is shown once, when it is made.`,
+		Long: `Create, list and revoke join tokens. A machine becomes a node when its agent starts
+with a token. The token contains the hash of the cluster's certificate authority, so
+the machine sends the secret only to this cluster. The server stores only a hash of
+the secret, so a token is shown once, when it is created.`,
 	}, t.tokenCreateCommand(), t.tokenListCommand(), t.tokenDeleteCommand())
 }
 
@@ -41,21 +41,21 @@ func (t *tool) tokenCreateCommand() *cobra.Command {
 	var request jointoken.Request
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a join token and print it",
+		Short: "Create a join token and print it",
 		Example: cmdline.Example(`
 rikctl token create
 rikctl token create --ttl 1h --description "rack 7" > node-token`),
 		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if life < 0 || life > 0 && life < time.Second {
-				return cmdline.Errorf(cmd, "--ttl %v: a token lives a second at least, or for ever with 0", life)
+				return cmdline.Errorf(cmd, "--ttl %v is too short: it must be at least 1s, or 0 for a token that does not expire", life)
 			}
 			request.Seconds = int64(life / time.Second)
 			return t.createToken(cmd.Context(), request)
 		},
 	}
-	cmd.Flags().DurationVar(&life, "ttl", tokenLife, "time after which the token lets nobody join any more; 0 for never")
-	cmd.Flags().StringVar(&request.Description, "description", "", "what it is for")
+	cmd.Flags().DurationVar(&life, "ttl", tokenLife, "time after which the token expires; 0 for never")
+	cmd.Flags().StringVar(&request.Description, "description", "", "purpose of the token")
 	return cmd
 }
 
@@ -70,7 +70,7 @@ func (t *tool) createToken(ctx context.Context, request jointoken.Request) error
 	}
 	data, err := c.Post().AbsPath(jointoken.Path).Body(body).SetHeader("Content-Type", "application/json").DoRaw(ctx)
 	if err != nil {
-		return fmt.Errorf("making a join token: %w", err)
+		return fmt.Errorf("creating a join token: %w", err)
 	}
 	var made jointoken.Created
 	if err := json.Unmarshal(data, &made); err != nil {
@@ -88,7 +88,7 @@ func (t *tool) tokenListCommand() *cobra.Command {
 		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" {
-				return cmdline.Errorf(cmd, "--output %q: only json is possible", output)
+				return cmdline.Errorf(cmd, "--output %q is not supported; use json", output)
 			}
 			return t.listTokens(cmd.Context(), output == "json")
 		},
@@ -164,9 +164,9 @@ func tokenRows(tokens []jointoken.Info, now time.Time) []string {
 func (t *tool) tokenDeleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete ID...",
-		Short: "Revoke join tokens, at once",
-		Long: `Revoke join tokens: from this moment nobody joins with them. Nodes that have joined
-keep their certificates; "rikctl delete node NAME" revokes a node's.`,
+		Short: "Revoke join tokens",
+		Long: `Revoke join tokens. No machine can join with a revoked token. Nodes that have joined
+keep their certificates; "rikctl delete node NAME" revokes the one of a node.`,
 		Args: cmdline.Args(cobra.MinimumNArgs(1)),
 		ValidArgsFunction: func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 			list, _ := t.tokens(cmd.Context()) // without an answer, completion offers no tokens

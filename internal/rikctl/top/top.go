@@ -55,7 +55,7 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "top",
-		Short: "Show what nodes and instances use now",
+		Short: "Show the resource usage of nodes and instances",
 	},
 		t.topOf("nodes", []string{"node", "no"}, target.CompleteNodes(t.Factory), t.runTopNodes),
 		t.topOf("instances", []string{"instance", "inst", "ins"}, target.CompleteInstance(t.Factory), t.runTopInstances))
@@ -67,20 +67,20 @@ func (t *tool) topOf(use string, aliases []string, complete cobra.CompletionFunc
 	cmd := &cobra.Command{
 		Use:               use + " [NAME...]",
 		Aliases:           aliases,
-		Short:             "Show what " + use + " use now",
+		Short:             "Show the resource usage of " + use,
 		ValidArgsFunction: complete,
 		RunE: func(cmd *cobra.Command, given []string) error {
 			if f.sortBy != "" && f.sortBy != "cpu" && f.sortBy != "memory" {
-				return cmdline.Errorf(cmd, "--sort-by is cpu or memory, not %q", f.sortBy)
+				return cmdline.Errorf(cmd, "--sort-by %q is not supported; use cpu or memory", f.sortBy)
 			}
 			return run(cmd.Context(), given, f)
 		},
 	}
 	cmd.Flags().StringVar(&f.sortBy, "sort-by", "", "cpu or memory; by name by default")
-	cmd.Flags().BoolVar(&f.noHeadings, "no-headers", false, "print no line of headings")
+	cmd.Flags().BoolVar(&f.noHeadings, "no-headers", false, "do not print the headings")
 	if use == "instances" {
-		cmd.Flags().BoolVarP(&f.allSpaces, "all-namespaces", "A", false, "of all namespaces")
-		cmd.Flags().BoolVar(&f.vm, "vm", false, "what microVMs that run have used since their start: processors, disks, network")
+		cmd.Flags().BoolVarP(&f.allSpaces, "all-namespaces", "A", false, "show the instances of all namespaces")
+		cmd.Flags().BoolVar(&f.vm, "vm", false, "show the CPU, disk and network usage of running microVMs since their start")
 	}
 	return cmd
 }
@@ -94,7 +94,7 @@ func (t *tool) usages(ctx context.Context, kind, namespace string, names []strin
 	data, err := t.Raw(ctx, []string{"rik", "metrics", kind}, query)
 	if apierrors.IsNotFound(err) {
 		return nil, clierror.WithNext(fmt.Errorf("the server has no metrics of %s: %w", kind, err),
-			"they come from the controller of a rik cluster: is this one of an older version, or its controller not running?")
+			"the controller of a rik cluster provides them; check that it runs and is not an older version")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("asking for the metrics of %s: %w", kind, err)

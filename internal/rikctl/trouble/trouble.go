@@ -53,15 +53,15 @@ func containerTrouble(i *rikv1alpha1.Instance, c *rikv1alpha1.ContainerStatus) (
 	case c.Reason == "":
 		return trouble{}, false
 	case c.State == rikv1alpha1.ContainerWaiting && c.Reason == reasonCrashLoop:
-		what = fmt.Sprintf("container %s ends again and again (%s, %d restarts): %s", c.Name, c.Reason, c.RestartCount, c.Message)
+		what = fmt.Sprintf("container %s exits again and again (%s, %d restarts): %s", c.Name, c.Reason, c.RestartCount, c.Message)
 		if c.ExitCode != nil {
 			what += fmt.Sprintf("; its last run ended with code %d", *c.ExitCode)
 		}
-		what += "; it is started again after a pause"
+		what += "; it restarts after a backoff"
 	case c.State == rikv1alpha1.ContainerWaiting:
 		what = "container " + c.Name + " waits: " + Reasoned(c.Reason, c.Message)
 	case c.State == rikv1alpha1.ContainerRunning && c.Reason == reasonNotReady:
-		what = "container " + c.Name + " runs and is not ready: " + c.Message
+		what = "container " + c.Name + " runs but is not ready: " + c.Message
 	case c.State == rikv1alpha1.ContainerExited && c.ExitCode != nil && *c.ExitCode != 0:
 		what = fmt.Sprintf("container %s ended with code %d: %s", c.Name, *c.ExitCode, Reasoned(c.Reason, c.Message))
 	default:
@@ -82,22 +82,22 @@ func nextStep(i *rikv1alpha1.Instance, reason, container string) string {
 	}
 	switch reason {
 	case reasonImagePull:
-		return "check the image's name, the registry and the pull secret; the node tries again by itself"
+		return "check the image's name, the registry and the pull secret; the node retries by itself"
 	case reasonInvalidImage:
-		return "correct the image in the workload: trying again does not help"
+		return "correct the image in the workload; a retry does not help"
 	case reasonPulling:
-		return "wait; a pull that makes no progress is given up and tried again"
+		return "wait; the node retries a pull that makes no progress"
 	case reasonConfig:
-		return "correct what the workload refers to, such as a Secret or a ConfigMap; the node tries again by itself"
+		return "correct what the workload refers to, such as a Secret or a ConfigMap; the node retries by itself"
 	case reasonStart:
-		return "correct the container's command; the node tries again by itself"
+		return "correct the container's command; the node retries by itself"
 	case reasonNotReady:
-		return "look at the readiness probe; \"" + logs + "\" shows what the program says"
+		return "look at the readiness probe; \"" + logs + "\" shows its output"
 	}
 	if container == "" {
 		return "\"rikctl describe instance " + i.Name + "\" shows its events"
 	}
-	return "\"" + logs + "\" shows what its last run wrote"
+	return "\"" + logs + "\" shows the output of its last run"
 }
 
 // OfWorkload lists the problems of a workload's instances, one line each, without duplicates.

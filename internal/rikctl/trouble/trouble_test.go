@@ -24,7 +24,7 @@ func TestTroublesAreExplained(t *testing.T) {
 		}}},
 		"crash loop": {rikv1alpha1.InstanceStatus{Reason: reasonCrashLoop, Containers: []rikv1alpha1.ContainerStatus{
 			{Name: "web", State: rikv1alpha1.ContainerWaiting, Reason: reasonCrashLoop, Message: "last run: Error", RestartCount: 6, ExitCode: new(int32(7))},
-		}}, []string{"container web ends again and again", "6 restarts", "last run: Error", "code 7"}, `"rikctl logs i1"`},
+		}}, []string{"container web exits again and again", "6 restarts", "last run: Error", "code 7"}, `"rikctl logs i1"`},
 		"image": {rikv1alpha1.InstanceStatus{Reason: reasonImagePull, Containers: []rikv1alpha1.ContainerStatus{
 			{Name: "web", State: rikv1alpha1.ContainerWaiting, Reason: reasonImagePull, Message: "the registry is away"},
 		}}, []string{"container web waits: ImagePullFailed: the registry is away"}, "registry"},
@@ -36,7 +36,7 @@ func TestTroublesAreExplained(t *testing.T) {
 		}}, []string{"1.0 MiB of 4.0 MiB"}, "wait"},
 		"not ready": {rikv1alpha1.InstanceStatus{Containers: []rikv1alpha1.ContainerStatus{
 			{Name: "web", State: rikv1alpha1.ContainerRunning, Reason: reasonNotReady, Message: "readiness probe failed: HTTP 500"},
-		}}, []string{"runs and is not ready", "HTTP 500"}, "readiness probe"},
+		}}, []string{"runs but is not ready", "HTTP 500"}, "readiness probe"},
 		"failed": {rikv1alpha1.InstanceStatus{Containers: []rikv1alpha1.ContainerStatus{
 			{Name: "web", State: rikv1alpha1.ContainerExited, Reason: "OOMKilled", ExitCode: new(int32(137))}, {Name: "other", State: rikv1alpha1.ContainerRunning},
 		}}, []string{"container web ended with code 137: OOMKilled"}, `"rikctl logs i1 -c web"`},

@@ -48,7 +48,7 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 			return serverErr
 		},
 	}
-	cmd.Flags().BoolVar(&clientOnly, "client", false, "do not ask the server")
+	cmd.Flags().BoolVar(&clientOnly, "client", false, "print only the version of rikctl")
 	cmd.Flags().StringVarP(&output, "output", "o", "", "json or yaml")
 	return cmd
 }
@@ -76,7 +76,7 @@ func (t *tool) printVersions(cmd *cobra.Command, v versions, output string) erro
 	case "yaml":
 		data, err = yaml.Marshal(v)
 	default:
-		return cmdline.Errorf(cmd, "-o is json or yaml, not %q", output)
+		return cmdline.Errorf(cmd, "--output %q is not supported; use json or yaml", output)
 	}
 	if err != nil {
 		return err

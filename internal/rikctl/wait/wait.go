@@ -76,10 +76,10 @@ func validateConditions(cmd *cobra.Command, conditions, given []string) error {
 		case (kind == "delete" || kind == "create") && !valued:
 		case (kind == "condition" || kind == "jsonpath" || kind == "phase") && value != "":
 			if kind == "phase" && ofInstances(given) && !slices.Contains(phases, rikv1alpha1.InstancePhase(value)) {
-				return cmdline.Errorf(cmd, "instances have no phase %q: it is one of %v", value, phases)
+				return cmdline.Errorf(cmd, "instances have no phase %q; use one of %v", value, phases)
 			}
 		default:
-			return cmdline.Errorf(cmd, "--for=%s is not understood: it is %s", c, waitForms)
+			return cmdline.Errorf(cmd, "--for=%s is not supported; use %s", c, waitForms)
 		}
 	}
 	return nil
@@ -130,7 +130,7 @@ func untilDeleted(condition wait.ConditionFunc) wait.ConditionFunc {
 				default:
 					continue
 				}
-				cancel(clierror.NotFound(fmt.Errorf("%s/%s was deleted while it was waited for", info.Mapping.Resource.Resource, info.Name)))
+				cancel(clierror.NotFound(fmt.Errorf("%s/%s was deleted during the wait", info.Mapping.Resource.Resource, info.Name)))
 				return
 			}
 		})
@@ -183,7 +183,7 @@ func withState(ctx context.Context, err error, objects dynamic.ResourceInterface
 	}
 	what := strings.TrimPrefix(err.Error(), "timed out waiting for ")
 	if state := stateOf(now); state != "" {
-		what += "; it is now: " + printers.EscapeTerminal(state)
+		what += "; its state: " + printers.EscapeTerminal(state)
 	}
 	if what == err.Error() {
 		return err

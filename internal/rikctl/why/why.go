@@ -32,15 +32,15 @@ func NewCommand(factory *access.Factory, explainObject func(cmd *cobra.Command, 
 	var output string
 	cmd := &cobra.Command{
 		Use:   "why INSTANCE | TYPE/NAME | TYPE NAME",
-		Short: "Say why an instance is where it is, or who gets what of an object and why",
-		Long: `Say why an instance is on its node, or why no node takes it; and of one that does not
-run as it should, such as with CrashLoopBackOff or ImagePullFailed, why and what to do.
+		Short: "Explain the placement of an instance, or the split of an object over clusters",
+		Long: `Explain why an instance is on its node, or why no node accepts it. For an instance that
+does not run as it should, such as with CrashLoopBackOff or ImagePullFailed, also show
+the cause and the next step.
 
-On a kcp, say of an object that is divided over clusters which cluster gets which part
-of it, and why each number is what it is: what a cluster may have (STANDING), the weight
-by which is divided, the part that it HAS, the one that it GETS with the next step and
-its SHARE in the end, and how many replicas of it are READY. It is worked out from the
-kcp's state of this moment by the code that divides, and nothing is changed.`,
+On a kcp, explain the split of an object over clusters. For each cluster, show what it
+may have (STANDING), its WEIGHT in the split, the part that it HAS, the part that it GETS
+with the next step, its SHARE in the end, and how many replicas are READY. The result is
+computed from the present state of the kcp. Nothing changes.`,
 		Example: cmdline.Example(`
 rikctl why web-x7k2p
 rikctl why deployment/web
@@ -56,7 +56,7 @@ rikctl why deployment web -o json`),
 				return explainObject(cmd, given, output)
 			}
 			if output != "" {
-				return cmdline.Errorf(cmd, "-o is not for instances")
+				return cmdline.Errorf(cmd, "-o is not available for instances")
 			}
 			return t.runWhy(cmd.Context(), tg.Name)
 		},
@@ -82,7 +82,7 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	err = c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: instance}, i)
 	if meta.IsNoMatchError(err) {
 		return clierror.WithNext(fmt.Errorf("the server has no instances: %w", err),
-			"of a kcp ask for what it divides, such as \"rikctl why deployment/"+instance+"\"")
+			"on a kcp, name an object that it splits, such as \"rikctl why deployment/"+instance+"\"")
 	}
 	if err != nil {
 		return err
@@ -94,11 +94,11 @@ func (t *tool) runWhy(ctx context.Context, instance string) error {
 	data, err := t.Raw(ctx, []string{"rik", "why", namespace, instance}, nil)
 	switch {
 	case apierrors.IsNotFound(err):
-		return clierror.WithNext(fmt.Errorf("the server explains no placement of instance %s: %w", instance, err),
-			"\"rikctl describe instance "+instance+"\" shows the reason that was recorded")
+		return clierror.WithNext(fmt.Errorf("the server has no explanation of the placement of instance %s: %w", instance, err),
+			"\"rikctl describe instance "+instance+"\" shows the recorded reason")
 	case apierrors.HasStatusCause(err, schedulerv1.CauseUnavailable):
 		return clierror.WithNext(fmt.Errorf("asking why instance %s is %s: %w", instance, target.PhaseOf(i), err),
-			"start the scheduler, or look into its log and at --scheduler-url of the controller; \"rikctl describe instance "+instance+"\" shows what is recorded")
+			"start the scheduler, or check its log and --scheduler-url of the controller; \"rikctl describe instance "+instance+"\" shows the recorded reason")
 	case err != nil:
 		return fmt.Errorf("asking for the explanation of instance %s: %w", instance, err)
 	}
@@ -115,7 +115,7 @@ func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation
 	case e.GetNodeName() != "":
 		_, _ = fmt.Fprintf(out, "Instance %s is not placed yet; it would go to node %s.\n", i.Name, e.GetNodeName())
 	default:
-		_, _ = fmt.Fprintf(out, "Instance %s is not placed: no node takes it.\n", i.Name)
+		_, _ = fmt.Fprintf(out, "Instance %s is not placed: no node accepts it.\n", i.Name)
 	}
 	if e.GetSummary() != "" {
 		_, _ = fmt.Fprintln(out, printers.EscapeTerminal(e.GetSummary()))
@@ -124,7 +124,7 @@ func printWhy(out io.Writer, i *rikv1alpha1.Instance, e *schedulerv1.Explanation
 		return nil
 	}
 	if i.Spec.NodeName != "" {
-		_, _ = fmt.Fprintln(out, "\nPlaced again now, the nodes would be judged like this:")
+		_, _ = fmt.Fprintln(out, "\nIf the instance were placed now, the nodes would be rated like this:")
 	} else {
 		_, _ = fmt.Fprintln(out)
 	}
