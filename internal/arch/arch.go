@@ -60,8 +60,46 @@ var inside = []string{"internal/testkit/apitest", "internal/testkit/kcpinside", 
 // mayHaveInside are the packages whose tests it is for.
 var mayHaveInside = []string{"internal/apiserver", "internal/app", "internal/controller", "internal/testkit"}
 
+// rikctlShared are the packages that the commands of rikctl share. They import each other, and no
+// command.
+var rikctlShared = []string{
+	"internal/rikctl/access", "internal/rikctl/clierror", "internal/rikctl/cmdline", "internal/rikctl/config",
+	"internal/rikctl/manifest", "internal/rikctl/notranslate", "internal/rikctl/ownership", "internal/rikctl/printer",
+	"internal/rikctl/sample", "internal/rikctl/scheme", "internal/rikctl/target", "internal/rikctl/trouble",
+	"internal/rikctl/workloadkind",
+}
+
+// rikctlCommands are the packages of rikctl's commands, each with what it may import besides what
+// all of them share. Commands do not import each other: the root composes them.
+var rikctlCommands = map[string][]string{
+	"apply": nil, "cluster": {"internal/multicluster/kubeconfig"}, "configcmd": nil, "create": nil, "deletion": nil,
+	"describe": nil, "exec": nil, "get": nil, "lint": nil, "logs": nil,
+	"negotiate": {"internal/multicluster/schema", "internal/multicluster/negotiation/plan"},
+	"node":      {"internal/rikctl/drain"}, "portforward": {"internal/rikctl/forward"}, "proxy": nil, "rollout": nil, "scale": nil,
+	"split": {"internal/multicluster/splitter"}, "suggest": nil, "token": nil, "top": nil, "versions": nil, "wait": nil, "why": nil,
+	// drain and forward do the work of a command, apart from its command line.
+	"drain": nil, "forward": nil,
+}
+
+// rikctlRules returns the rules of the packages below the command line.
+func rikctlRules() []Rule {
+	var rules []Rule
+	rule := func(under string, may ...[]string) {
+		rules = append(rules, Rule{Under: under, Except: splitterControllers, May: slices.Concat(append(may, shared)...), MustNot: []string{"k8s.io/kubernetes"}})
+	}
+	for _, under := range rikctlShared {
+		rule(under, rikctlShared)
+	}
+	// The sample objects of tests have a type that a kcp splits.
+	rule("internal/rikctl/sample", rikctlShared, []string{"internal/multicluster/splitter"})
+	for name, may := range rikctlCommands {
+		rule("internal/rikctl/"+name, rikctlShared, may)
+	}
+	return rules
+}
+
 // Rules is the table. A package without a rule fails the test.
-var Rules = []Rule{
+var Rules = append(rikctlRules(), []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/atomicfile", MustNot: external},
@@ -106,7 +144,8 @@ var Rules = []Rule{
 	{Under: "internal/multicluster/credential", May: []string{"api", "internal/pki"}, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "sigs.k8s.io/controller-runtime"}},
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
-	{Under: "internal/rikctl", Except: splitterControllers, May: append([]string{"internal/multicluster/splitter", "internal/multicluster/schema", "internal/multicluster/negotiation/plan", "internal/multicluster/kubeconfig"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	// The root of the command line composes the commands. Its tests play the splitter's controller.
+	{Under: "internal/rikctl", Except: splitterControllers, May: append([]string{"internal/multicluster/splitter"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/app", May: append([]string{"internal", "config"}, shared...)},
 	{Under: "cmd/rik-shim", May: []string{"internal/riklet/shim", "internal/riklet/guest"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/rik-init", May: []string{"internal/riklet/guest"}, MustNot: append([]string{"k8s.io"}, append(slices.Clone(pulls), heavy...)...)},
@@ -122,7 +161,7 @@ var Rules = []Rule{
 	{Under: "examples"},
 	{Under: "test", May: []string{"api", "internal/testkit", "internal/rpc"}},
 	{Under: "bench", May: []string{"api", "internal"}},
-}
+}...)
 
 // ruleFor finds the rule of a package by its path below the module.
 func ruleFor(path string) (Rule, bool) {

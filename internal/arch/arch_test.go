@@ -76,6 +76,23 @@ func TestRuleForPicksTheLongest(t *testing.T) {
 	}
 }
 
+// TestCommandsOfRikctlHaveRulesOfTheirOwn makes sure that no package below the command line falls
+// under the rule of its root, which may import all of them.
+func TestCommandsOfRikctlHaveRulesOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	const root = "internal/rikctl"
+	for _, p := range list(t) {
+		path := strings.TrimPrefix(p.ImportPath, module+"/")
+		if rule, _ := ruleFor(path); rule.Under == root && path != root {
+			t.Errorf("%s has no rule of its own: add it to rikctlShared or rikctlCommands", path)
+		}
+	}
+	rule, _ := ruleFor(root + "/get")
+	if rule.allows(root+"/apply") || !rule.allows(root+"/access") {
+		t.Errorf("the rule of a command is %+v; it allows what commands share, and no other command", rule)
+	}
+}
+
 func TestServersInsideAreForTheirOwnTests(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

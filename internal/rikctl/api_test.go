@@ -1,153 +1,60 @@
 package rikctl
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
-	"rik.dev/rik/internal/multicluster/negotiation/plan"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
-
-// widgetImport returns the import of widgets from one cluster. The .spec of a widget has the
-// given properties, as JSON, of which some are required.
-func widgetImport(location, properties string, required ...string) *apiresourcev1alpha1.APIResourceImport {
-	names, err := json.Marshal(append([]string{}, required...))
-	if err != nil {
-		panic(err)
-	}
-	raw := fmt.Sprintf(`{"type":"object","required":["spec"],"properties":{"apiVersion":{"type":"string"},"kind":{"type":"string"},"metadata":{"type":"object"},`+
-		`"spec":{"type":"object","required":%s,"properties":%s}}}`, names, properties)
-	i := &apiresourcev1alpha1.APIResourceImport{Spec: apiresourcev1alpha1.APIResourceImportSpec{
-		Location: location, SchemaUpdateStrategy: apiresourcev1alpha1.UpdateUnpublished,
-		CommonAPIResourceSpec: apiresourcev1alpha1.CommonAPIResourceSpec{
-			GroupVersion:    apiresourcev1alpha1.GroupVersion{Group: "example.org", Version: "v1"},
-			Scope:           apiextensionsv1.NamespaceScoped,
-			Names:           apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
-			SubResources:    []apiresourcev1alpha1.SubResource{{Name: apiresourcev1alpha1.SubResourceStatus}},
-			OpenAPIV3Schema: runtime.RawExtension{Raw: []byte(raw)},
-		}}}
-	i.Name = apiresourcev1alpha1.ImportName(i.Spec.GVR(), location)
-	return i
-}
-
-func TestNegotiatePlanGolden(t *testing.T) {
-	t.Parallel()
-	key := schema.GroupResource{Group: "example.org", Resource: "widgets"}
-	founded := map[string]time.Time{"us-east1": at(0).Time, "us-west1": at(1).Time, "eu-north1": at(2).Time}
-	rich := widgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
-	poor := widgetImport("us-west1", `{"color":{"type":"string","maxLength":12},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
-	other := widgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color")
-	hostile := widgetImport("eu-north1", `{"color":{"type":"string"},"size\u001b[31m":{"type":"string"}}`, "color")
-	broken := widgetImport("eu-north1", `{}`)
-	broken.Spec.OpenAPIV3Schema.Raw = []byte(`[]`)
-	enforcing := &apiresourcev1alpha1.NegotiatedAPIResource{
-		ObjectMeta: metav1.ObjectMeta{Name: "widgets.v1.example.org", Annotations: map[string]string{
-			apiresourcev1alpha1.EnforcedByAnnotation: apiresourcev1alpha1.EnforcedByServer}},
-		Spec: apiresourcev1alpha1.NegotiatedAPIResourceSpec{CommonAPIResourceSpec: rich.Spec.CommonAPIResourceSpec, Publish: true}}
-	imports := func(all ...*apiresourcev1alpha1.APIResourceImport) []*apiresourcev1alpha1.APIResourceImport {
-		return all
-	}
-	for name, state := range map[string]plan.State{
-		"negotiate-one":      {Imports: imports(rich)},
-		"negotiate-narrowed": {Imports: imports(rich, poor)},
-		"negotiate-in-way":   {Imports: imports(other, poor, rich)},
-		"negotiate-broken":   {Imports: imports(broken, rich)},
-		"negotiate-nothing":  {Imports: imports(broken)},
-		"negotiate-enforced": {Imports: imports(poor), Negotiated: []*apiresourcev1alpha1.NegotiatedAPIResource{enforcing},
-			Native: []apiresourcev1alpha1.CommonAPIResourceSpec{enforcing.Spec.CommonAPIResourceSpec}},
-		"negotiate-hostile": {Imports: imports(rich, hostile)},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			state.Resource, state.Founded = key, founded
-			p, err := plan.Preview(state)
-			if err != nil {
-				t.Fatal(err)
-			}
-			sameExamples(p)
-			var out bytes.Buffer
-			if err := printNegotiation(&out, &state, p); err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(out.String(), "\x1b") {
-				t.Errorf("what a cluster says reaches the terminal: %q", out.String())
-			}
-			golden(t, name, out.Bytes())
-		})
-	}
-}
-
-// sameExamples replaces each example document by a fixed one, because package schema may choose
-// any example.
-func sameExamples(p *plan.Plan) {
-	for i := range p.Versions {
-		for j := range p.Versions[i].Verdicts {
-			status := &p.Versions[i].Verdicts[j].Status
-			for _, all := range [][]apiresourcev1alpha1.Obstacle{status.Obstacles, status.Dropped} {
-				for k := range all {
-					if all[k].CounterExample != "" {
-						all[k].CounterExample = `{"spec":{"color":"red"}}`
-					}
-				}
-			}
-		}
-	}
-}
 
 func TestNegotiatePlanUsage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.run(t, "api", "negotiate").check(t, ExitUsage, "--plan")
-	m.run(t, "api", "negotiate", "--plan", "-o", "json").check(t, ExitUsage, "only yaml")
-	m.run(t, "api", "negotiate", "--plan", "a", "b").check(t, ExitUsage)
-	m.run(t, "api", "negotiated").check(t, ExitUsage, "did you mean negotiate")
+	m.run(t, "api", "negotiate").check(t, clierror.ExitUsage, "--plan")
+	m.run(t, "api", "negotiate", "--plan", "-o", "json").check(t, clierror.ExitUsage, "use yaml")
+	m.run(t, "api", "negotiate", "--plan", "a", "b").check(t, clierror.ExitUsage)
+	m.run(t, "api", "negotiated").check(t, clierror.ExitUsage, "did you mean negotiate")
 }
 
 // TestServerNegotiateOnACluster checks the error of a cluster, which does not negotiate types.
 func TestServerNegotiateOnACluster(t *testing.T) {
 	t.Parallel()
-	newSite(t).do(t, "api", "negotiate", "--plan").check(t, ExitNotFound, "does not have the types", "only a kcp negotiates")
+	newSite(t).do(t, "api", "negotiate", "--plan").check(t, clierror.ExitNotFound, "does not have the types", "only a kcp has these types")
 }
 
 // TestServerNegotiatePlan plans against a real kcp and changes nothing in it.
 func TestServerNegotiatePlan(t *testing.T) {
 	t.Parallel()
 	upstream := sharedKCP(t)
-	c, err := client.New(kcptest.LoopbackConfig(upstream), client.Options{Scheme: scheme})
+	c, err := client.New(kcptest.LoopbackConfig(upstream), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := newMachine(t)
 	m.env["RIKCONFIG"] = filepath.Join(upstream.DataDir, "config.yaml")
-	m.run(t, "api", "negotiate", "--plan").check(t, ExitOK, "No cluster offers a type")
+	m.run(t, "api", "negotiate", "--plan").check(t, clierror.ExitOK, "No cluster offers a type")
 	for _, i := range []*apiresourcev1alpha1.APIResourceImport{
-		widgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"}}`, "color"),
-		widgetImport("us-west1", `{"color":{"type":"string"}}`, "color"),
-		widgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color"),
+		sample.WidgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"}}`, "color"),
+		sample.WidgetImport("us-west1", `{"color":{"type":"string"}}`, "color"),
+		sample.WidgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color"),
 	} {
 		if err := c.Create(t.Context(), i); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, word := range []string{"widgets", "widgets.example.org"} {
-		m.run(t, "api", "negotiate", "--plan", word).check(t, ExitOK,
-			"creates CRD widgets.example.org with v1 (stored)", "In the way", ".spec.color", "Good for:", `for example {"apiVersion"`)
+		m.run(t, "api", "negotiate", "--plan", word).check(t, clierror.ExitOK,
+			"creates CRD widgets.example.org with v1 (stored)", "Incompatible", ".spec.color", "Compatible:", `for example {"apiVersion"`)
 	}
-	m.run(t, "api", "negotiate", "--plan", "-o", "yaml").check(t, ExitOK, "kind: NegotiatedAPIResource", "kind: CustomResourceDefinition", "openAPIV3Schema")
-	m.run(t, "api", "negotiate", "--plan", "gadgets").check(t, ExitNotFound, "gadgets not found", "api negotiate --plan")
-	m.run(t, "__complete", "api", "negotiate", "--plan", "").check(t, ExitOK, "widgets.example.org")
+	m.run(t, "api", "negotiate", "--plan", "-o", "yaml").check(t, clierror.ExitOK, "kind: NegotiatedAPIResource", "kind: CustomResourceDefinition", "openAPIV3Schema")
+	m.run(t, "api", "negotiate", "--plan", "gadgets").check(t, clierror.ExitNotFound, "gadgets not found", "api negotiate --plan")
+	m.run(t, "__complete", "api", "negotiate", "--plan", "").check(t, clierror.ExitOK, "widgets.example.org")
 	var negotiated apiresourcev1alpha1.NegotiatedAPIResourceList
 	if err := c.List(t.Context(), &negotiated); err != nil || len(negotiated.Items) != 0 {
 		t.Errorf("showing a plan negotiated %v, %v", negotiated.Items, err)

@@ -1,18 +1,13 @@
 package rikctl
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/served"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // deploymentFile is the deployment file of the published design, corrected where the original is
@@ -25,104 +20,14 @@ metadata:
     name: app1
 `
 
-func TestFromDeployment(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		file string
-		want rikv1alpha1.App
-		err  string
-	}{
-		"published": {deploymentFile, rikv1alpha1.App{Repo: "https://example.com/nginx-{version}", Version: "1.19.1", Command: []string{"./nginx"}}, ""},
-		"a directory without action": {"name: site\nrepo: /usr/share/nginx/html\ncommand: [/bin/busybox, httpd, -f]\n",
-			rikv1alpha1.App{Repo: "/usr/share/nginx/html", Command: []string{"/bin/busybox", "httpd", "-f"}}, ""},
-		"with ours": {"{name: a, repo: /srv/a, args: [x], user: www, ports: [{port: 80}], env: [{name: A, value: b}]}",
-			rikv1alpha1.App{
-				Repo: "/srv/a", Command: []string{"./a"}, Args: []string{"x"}, User: "www",
-				Ports: []rikv1alpha1.Port{{Port: 80}}, Env: []rikv1alpha1.EnvVar{{Name: "A", Value: "b"}},
-			}, ""},
-		"another action":            {"{name: a, repo: /a, action: destroy}", rikv1alpha1.App{}, `action: unknown action "destroy"`},
-		"no name":                   {"{repo: /a}", rikv1alpha1.App{}, "name: required"},
-		"no repo":                   {"{name: a, action: deploy}", rikv1alpha1.App{}, "repo: required"},
-		"a name with a path":        {"{name: ../a, repo: /a}", rikv1alpha1.App{}, "name: "},
-		"a field that nobody knows": {"{name: a, repo: /a, edition: 1}", rikv1alpha1.App{}, "edition"},
-		"a list for a name":         {"{name: [a], repo: /a}", rikv1alpha1.App{}, "name"},
-		"metadata with a list":      {"{name: a, repo: /a, metadata: {x: [1]}}", rikv1alpha1.App{}, "metadata"},
-		"metadata of no name":       {"{name: a, repo: /a, metadata: {'a b': c}}", rikv1alpha1.App{}, "metadata.a b"},
-		"twice the same field":      {"name: a\nrepo: /a\nrepo: /b\n", rikv1alpha1.App{}, "repo"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if !isDeployment([]byte(tc.file)) {
-				t.Fatal("it is not taken for a deployment file")
-			}
-			w, err := fromDeployment(document{"file", []byte(tc.file)}, "default")
-			if tc.err != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.err) {
-					t.Errorf("fromDeployment() = %v, want an error with %q", err, tc.err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(&tc.want, w.Spec.App); diff != "" {
-				t.Errorf("app (-want +got):\n%s", diff)
-			}
-			if w.Spec.RestartPolicy != rikv1alpha1.RestartOnFailure || w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
-				t.Errorf("it restarts %s and is deployed %s", w.Spec.RestartPolicy, w.Spec.Deploy)
-			}
-		})
-	}
-	for _, other := range []string{"apiVersion: v0\nkind: Pod\nname: a\nrepo: /a\n", "kind: X\naction: deploy\n", "a", "[]", "{name: a}"} {
-		if isDeployment([]byte(other)) {
-			t.Errorf("%q is taken for a deployment file", other)
-		}
-	}
-}
-
-func TestWholeStatus(t *testing.T) {
-	t.Parallel()
-	of := func(phases ...rikv1alpha1.InstancePhase) []rikv1alpha1.Instance {
-		list := make([]rikv1alpha1.Instance, len(phases))
-		for i := range phases {
-			list[i].Status.Phase = phases[i]
-		}
-		return list
-	}
-	suspended := of(rikv1alpha1.InstanceRunning)
-	suspended[0].Status.Suspended = true
-	looping := of(rikv1alpha1.InstanceRunning)
-	looping[0].Status.Containers = []rikv1alpha1.ContainerStatus{{State: rikv1alpha1.ContainerWaiting, Reason: "CrashLoopBackOff"}}
-	failed := of(rikv1alpha1.InstanceFailed)
-	failed[0].Status.Reason = "OOMKilled"
-	for want, tc := range map[string]struct {
-		instances []rikv1alpha1.Instance
-		deploy    rikv1alpha1.DeployMode
-	}{
-		"Pending":                {nil, rikv1alpha1.DeployAutomatic},
-		"Stopped":                {nil, rikv1alpha1.DeployManual},
-		"Completed":              {of(rikv1alpha1.InstanceCompleted), ""},
-		"Running":                {of(rikv1alpha1.InstanceRunning, rikv1alpha1.InstanceRunning), ""},
-		"1 Completed, 2 Running": {of(rikv1alpha1.InstanceRunning, rikv1alpha1.InstanceCompleted, rikv1alpha1.InstanceRunning), ""},
-		"Suspended":              {suspended, ""},
-		"CrashLoopBackOff":       {looping, ""},
-		"OOMKilled":              {failed, ""},
-		"Unknown":                {of(rikv1alpha1.InstanceUnknown), ""},
-	} {
-		if got := wholeStatus(&rikv1alpha1.Workload{Spec: rikv1alpha1.WorkloadSpec{Deploy: tc.deploy}}, tc.instances); got != want {
-			t.Errorf("wholeStatus() = %q, want %q", got, want)
-		}
-	}
-}
-
 func TestApps(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	file := s.file(t, deploymentFile)
-	s.do(t, "get", "apps").check(t, ExitOK, "No apps found.")
-	s.do(t, "deploy", "-f", file).check(t, ExitOK, "nginx deployed\n")
-	s.do(t, "deploy", "-f", file).check(t, ExitOK, "nginx updated\n")
-	s.do(t, "apply", "-f", file).check(t, ExitOK, "workload.rik.dev/nginx")
+	s.do(t, "get", "apps").check(t, clierror.ExitOK, "No apps found.")
+	s.do(t, "deploy", "-f", file).check(t, clierror.ExitOK, "nginx deployed\n")
+	s.do(t, "deploy", "-f", file).check(t, clierror.ExitOK, "nginx updated\n")
+	s.do(t, "apply", "-f", file).check(t, clierror.ExitOK, "workload.rik.dev/nginx")
 	w := &rikv1alpha1.Workload{}
 	if err := s.c.Get(t.Context(), s.key("nginx"), w); err != nil {
 		t.Fatal(err)
@@ -130,22 +35,22 @@ func TestApps(t *testing.T) {
 	if w.Spec.Kind != rikv1alpha1.KindApp || w.Spec.App.Repo != "https://example.com/nginx-{version}" || w.Annotations["metadata.rik.dev/name"] != "app1" {
 		t.Errorf("the workload is %+v with annotations %v", w.Spec.App, w.Annotations)
 	}
-	s.do(t, "get", "apps").check(t, ExitOK, "NAME", "STATUS", "AGE", "nginx", "Pending")
+	s.do(t, "get", "apps").check(t, clierror.ExitOK, "NAME", "STATUS", "AGE", "nginx", "Pending")
 
 	node := s.node(t)
-	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "nginx", "--name", "nginx-one").check(t, clierror.ExitOK)
 	s.runningOn(t, "nginx-one", node)
-	s.do(t, "get", "app", "app1", "-o", "wide").check(t, ExitOK, "Running", node, "https://example.com/nginx-{version}@1.19.1")
+	s.do(t, "get", "app", "app1", "-o", "wide").check(t, clierror.ExitOK, "Running", node, "https://example.com/nginx-{version}@1.19.1")
 	s.finish(t, "nginx-one")
 	lines := strings.Split(strings.TrimSpace(s.do(t, "get", "apps").out), "\n")
 	if len(lines) != 2 || strings.Join(strings.Fields(lines[0]), " ") != "NAME STATUS AGE" || !strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "nginx Completed ") {
 		t.Errorf("get apps prints %q", lines)
 	}
-	s.do(t, "get", "app/nginx", "-o", "yaml").check(t, ExitOK, "kind: Workload", "repo: https://example.com/nginx-{version}")
-	s.do(t, "get", "apps", "-o", "name").check(t, ExitOK, "workload.rik.dev/nginx\n")
-	s.do(t, "get", "functions").check(t, ExitOK, "No functions found.")
-	s.do(t, "get", "apps", "other").check(t, ExitNotFound, `apps.rik.dev "other" not found`, "next:")
-	s.do(t, "get", "apps", "--watch-only").check(t, ExitUsage, "get workloads")
+	s.do(t, "get", "app/nginx", "-o", "yaml").check(t, clierror.ExitOK, "kind: Workload", "repo: https://example.com/nginx-{version}")
+	s.do(t, "get", "apps", "-o", "name").check(t, clierror.ExitOK, "workload.rik.dev/nginx\n")
+	s.do(t, "get", "functions").check(t, clierror.ExitOK, "No functions found.")
+	s.do(t, "get", "apps", "other").check(t, clierror.ExitNotFound, `apps.rik.dev "other" not found`, "next:")
+	s.do(t, "get", "apps", "--watch-only").check(t, clierror.ExitUsage, "get workloads")
 
 	ended := make(chan struct{})
 	go func() {
@@ -155,11 +60,11 @@ func TestApps(t *testing.T) {
 	}()
 	r := s.do(t, "delete", "nginx")
 	<-ended
-	if r.check(t, ExitOK); r.out != "nginx deleted on "+node+"\n" {
+	if r.check(t, clierror.ExitOK); r.out != "nginx deleted on "+node+"\n" {
 		t.Errorf("delete prints %q", r.out)
 	}
-	s.do(t, "delete", "nginx").check(t, ExitNotFound, `"nginx" not found`, "next:")
-	s.do(t, "delete", "app", "nginx").check(t, ExitNotFound, "not found")
+	s.do(t, "delete", "nginx").check(t, clierror.ExitNotFound, `"nginx" not found`, "next:")
+	s.do(t, "delete", "app", "nginx").check(t, clierror.ExitNotFound, "not found")
 }
 
 // finish completes an instance with success.
@@ -192,88 +97,77 @@ func TestDeploymentFilesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	for _, command := range []string{"deploy", "apply"} {
-		s.do(t, command, "-f", s.file(t, "{name: a, repo: /a, action: destroy}")).check(t, ExitUsage, `unknown action "destroy"`, "next:")
-		s.do(t, command, "-f", s.file(t, "{repo: /a}")).check(t, ExitUsage, "name: required")
+		s.do(t, command, "-f", s.file(t, "{name: a, repo: /a, action: destroy}")).check(t, clierror.ExitUsage, `unknown action "destroy"`, "next:")
+		s.do(t, command, "-f", s.file(t, "{repo: /a}")).check(t, clierror.ExitUsage, "name: required")
 		r := s.do(t, command, "-f", s.file(t, deploymentFile+"---\n{name: b, repo: ftp://x/y}\n"))
-		r.check(t, ExitInvalid, "spec.app.repo")
+		r.check(t, clierror.ExitInvalid, "spec.app.repo")
 	}
-	s.do(t, "deploy").check(t, ExitUsage, "-f FILE is required")
-	s.do(t, "deploy", "-f", "/nowhere/at/all").check(t, ExitUsage, "/nowhere/at/all")
-	s.do(t, "deploy", "-f", s.file(t, "# nothing\n")).check(t, ExitUsage, "no object")
-	s.do(t, "delete", "app").check(t, ExitUsage, "name what is to be deleted")
-	s.do(t, "delete", "app", "x", "--all").check(t, ExitUsage, "--all")
-	s.do(t, "delete", "workloads").check(t, ExitUsage, "no name was specified")
+	s.do(t, "deploy").check(t, clierror.ExitUsage, "-f FILE is required")
+	s.do(t, "deploy", "-f", "/nowhere/at/all").check(t, clierror.ExitUsage, "/nowhere/at/all")
+	s.do(t, "deploy", "-f", s.file(t, "# nothing\n")).check(t, clierror.ExitUsage, "no object")
+	s.do(t, "delete", "app").check(t, clierror.ExitUsage, "a name is required")
+	s.do(t, "delete", "app", "x", "--all").check(t, clierror.ExitUsage, "--all")
+	s.do(t, "delete", "workloads").check(t, clierror.ExitUsage, "no name was specified")
 }
 
 func TestDescribeOfKind(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "describe", "apps").check(t, ExitOK, "No apps found.")
-	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, ExitOK)
+	s.do(t, "describe", "apps").check(t, clierror.ExitOK, "No apps found.")
+	s.do(t, "deploy", "-f", s.file(t, deploymentFile)).check(t, clierror.ExitOK)
 	s.workload(t, "web", "")
 	for _, given := range [][]string{{"app", "nginx"}, {"app/nginx"}, {"apps"}} {
 		r := s.do(t, append([]string{"describe"}, given...)...)
-		r.check(t, ExitOK, "Name:", "nginx", "Kind:", "App")
+		r.check(t, clierror.ExitOK, "Name:", "nginx", "Kind:", "App")
 		if strings.Contains(r.out, "web") {
 			t.Errorf("describe %v tells of a Pod:\n%s", given, r.out)
 		}
 	}
-	s.do(t, "describe", "app", "web").check(t, ExitNotFound, "web")
-	s.do(t, "describe", "function", "nginx").check(t, ExitNotFound, "nginx")
-	s.do(t, "describe", "apps", "-A").check(t, ExitUsage, "describe workloads")
+	s.do(t, "describe", "app", "web").check(t, clierror.ExitNotFound, "web")
+	s.do(t, "describe", "function", "nginx").check(t, clierror.ExitNotFound, "nginx")
+	s.do(t, "describe", "apps", "-A").check(t, clierror.ExitUsage, "describe workloads")
 }
 
 func TestApplyMixed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.stdin = deploymentFile + "---\n" + manifest("web", "")
-	s.do(t, "apply", "-f", "-").check(t, ExitOK, "workload.rik.dev/nginx", "workload.rik.dev/web")
+	s.stdin = deploymentFile + "---\n" + workloadManifest("web", "")
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK, "workload.rik.dev/nginx", "workload.rik.dev/web")
 	s.stdin = "{name: more, repo: /srv/more}"
-	s.do(t, "deploy", "-f", "-").check(t, ExitOK, "more deployed")
+	s.do(t, "deploy", "-f", "-").check(t, clierror.ExitOK, "more deployed")
 }
 
 func TestSuspendTellsWhy(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "")
-	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, ExitOK)
-	s.do(t, "suspend", "web-one").check(t, ExitConflict, "it has no node yet")
-	s.do(t, "suspend", "nobody").check(t, ExitNotFound, "nobody")
-	s.do(t, "suspend").check(t, ExitUsage, "requires at least 1 arg")
-	s.do(t, "resume", "pod/web").check(t, ExitUsage, "neither an instance nor a workload")
-	s.do(t, "resume", "web-one", "--timeout=-1s").check(t, ExitUsage, "--timeout")
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, clierror.ExitOK)
+	s.do(t, "suspend", "web-one").check(t, clierror.ExitConflict, "it has no node yet")
+	s.do(t, "suspend", "nobody").check(t, clierror.ExitNotFound, "nobody")
+	s.do(t, "suspend").check(t, clierror.ExitUsage, "requires at least 1 arg")
+	s.do(t, "resume", "pod/web").check(t, clierror.ExitUsage, "neither an instance nor a workload")
+	s.do(t, "resume", "web-one", "--timeout=-1s").check(t, clierror.ExitUsage, "--timeout")
 	s.runningOn(t, "web-one", s.node(t))
-	s.do(t, "suspend", "workload/web").check(t, ExitUnreachable, "connect")
+	s.do(t, "suspend", "workload/web").check(t, clierror.ExitUnreachable, "connect")
 	s.finish(t, "web-one")
-	s.do(t, "suspend", "web-one").check(t, ExitConflict, "Completed")
+	s.do(t, "suspend", "web-one").check(t, clierror.ExitConflict, "Completed")
 }
 
-// TestAwaitHold waits for the status that follows from the node's report.
-func TestAwaitHold(t *testing.T) {
+// TestServerSuspended checks how a suspended instance is shown.
+func TestServerSuspended(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "")
-	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, clierror.ExitOK)
 	s.runningOn(t, "web-one", s.node(t))
-	i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web-one"}}
-	if err := awaitHold(t.Context(), s.c, suspending, i, time.Millisecond); err == nil || !strings.Contains(err.Error(), "its status does not say so yet") {
-		t.Errorf("awaitHold() of one that runs = %v", err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- awaitHold(t.Context(), s.c, suspending, i.DeepCopy(), served.Timeout) }()
-	err := wait.PollUntilContextTimeout(t.Context(), time.Millisecond, served.Timeout, true, func(ctx context.Context) (bool, error) {
-		if err := s.c.Get(ctx, s.key("web-one"), i); err != nil {
-			return false, err
-		}
-		i.Status.Suspended, i.Status.Ready, i.Status.Reason = true, false, rikv1alpha1.ReasonSuspended
-		return true, s.c.Status().Update(ctx, i)
-	})
-	if err != nil {
+	i := &rikv1alpha1.Instance{}
+	if err := s.c.Get(t.Context(), s.key("web-one"), i); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-done; err != nil {
-		t.Errorf("awaitHold() = %v", err)
+	i.Status.Suspended, i.Status.Ready, i.Status.Reason = true, false, rikv1alpha1.ReasonSuspended
+	if err := s.c.Status().Update(t.Context(), i); err != nil {
+		t.Fatal(err)
 	}
-	s.do(t, "get", "instances").check(t, ExitOK, "Suspended")
-	s.do(t, "describe", "instance", "web-one").check(t, ExitOK, "Running (Suspended)")
+	s.do(t, "get", "instances").check(t, clierror.ExitOK, "Suspended")
+	s.do(t, "describe", "instance", "web-one").check(t, clierror.ExitOK, "Running (Suspended)")
 }

@@ -9,105 +9,23 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
-
-// clusterCanary is a marker in place of the secrets of a kubeconfig.
-const clusterCanary = "c4n4ry-5ecret"
-
-func sampleCluster() *workloadv1alpha1.Cluster {
-	heartbeat, evict := at(9), at(20)
-	return &workloadv1alpha1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Name: "east", UID: "5d2f", CreationTimestamp: at(8), Labels: map[string]string{"region": "eu"},
-			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: clusterCanary, "note": "rack 7"}},
-		Spec: workloadv1alpha1.ClusterSpec{
-			KubeconfigSecretRef: &workloadv1alpha1.SecretKeyReference{Namespace: "rik-clusters", Name: "east"},
-			SyncMode:            workloadv1alpha1.SyncPull, Unschedulable: true, EvictAfter: &evict, ClusterScopedResources: []string{"widgets.example.com"},
-			Taints: []workloadv1alpha1.ClusterTaint{{Key: "gpu", Value: "yes", Effect: workloadv1alpha1.TaintNoExecute}, {Key: "old", Effect: workloadv1alpha1.TaintNoSchedule}},
-		},
-		Status: workloadv1alpha1.ClusterStatus{
-			Location: "192.0.2.7:6443", UID: "77aa", Version: "v1.36.3", LastHeartbeatTime: &heartbeat,
-			SyncedResources: []string{"configmaps", "deployments.apps"}, SameAs: "old-east",
-			ResourceProblems: []workloadv1alpha1.ResourceProblem{{Resource: "deployments.apps", Reason: workloadv1alpha1.ResourceNotReadable,
-				Message: "the physical cluster does not let objects of this type be listed", Since: at(9)}},
-			Capacity:    corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi")},
-			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("15500m"), "memory": resource.MustParse("60Gi")},
-			Conditions: []metav1.Condition{{Type: "Ready", Status: "False", Reason: "ErrorHeartbeatMissed",
-				Message: "the syncer has not sent a heartbeat since 2026-11-22T09:00:00Z", LastTransitionTime: at(10)},
-				{Type: "Fencing", Status: "True", Reason: "Acknowledged", Message: "the cluster stops fenced workloads by itself", LastTransitionTime: at(9)}},
-		},
-	}
-}
-
-func TestDescribeClusterGolden(t *testing.T) {
-	t.Parallel()
-	inline := &workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "west", CreationTimestamp: at(8)}, Spec: workloadv1alpha1.ClusterSpec{KubeConfig: clusterCanary}}
-	for name, cluster := range map[string]*workloadv1alpha1.Cluster{"describe-cluster": sampleCluster(), "describe-cluster-inline": inline} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			got, err := rendered(renderers["Cluster"], cluster, &details{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(got, clusterCanary) {
-				t.Errorf("the description holds the kubeconfig:\n%s", got)
-			}
-			golden(t, name, []byte(got))
-		})
-	}
-}
-
-// clusterFile writes a kubeconfig with two contexts. One of them names files.
-func clusterFile(t *testing.T, m machine) string {
-	t.Helper()
-	write := func(name, text string) string {
-		path := filepath.Join(m.home, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	write("token", clusterCanary+"\n")
-	return write("clusters.yaml", `apiVersion: v1
-kind: Config
-current-context: east
-contexts:
-- {name: east, context: {cluster: east, user: east}}
-- {name: west, context: {cluster: west, user: west}}
-- {name: runs, context: {cluster: west, user: runs}}
-clusters:
-- {name: east, cluster: {server: "https://192.0.2.1:6443"}}
-- {name: west, cluster: {server: "https://192.0.2.2:6443"}}
-users:
-- {name: east, user: {token: east-token}}
-- {name: west, user: {tokenFile: token}}
-- {name: runs, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}}}
-`)
-}
-
-func TestPortableTakesOneContextWhole(t *testing.T) {
-	t.Parallel()
-	data, err := portable(clusterFile(t, newMachine(t)), "west")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text := string(data); !strings.Contains(text, clusterCanary) || strings.Contains(text, "east") || strings.Contains(text, "tokenFile") {
-		t.Errorf("portable = %s", text)
-	}
-}
 
 func TestClusterRegisterRefuses(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	file := clusterFile(t, m)
+	file := sample.Kubeconfig(t, m.home)
 	broken := filepath.Join(m.home, "broken.yaml")
-	if err := os.WriteFile(broken, []byte("token: "+clusterCanary+": ["), 0o600); err != nil {
+	if err := os.WriteFile(broken, []byte("token: "+sample.Canary+": ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	register := []string{"cluster", "register"}
@@ -127,8 +45,8 @@ func TestClusterRegisterRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := m.run(t, append(register, tc.line...)...)
-			r.check(t, ExitUsage, tc.want)
-			if strings.Contains(r.out+r.err, clusterCanary) {
+			r.check(t, clierror.ExitUsage, tc.want)
+			if strings.Contains(r.out+r.err, sample.Canary) {
 				t.Errorf("the output holds the kubeconfig:\n%s%s", r.out, r.err)
 			}
 		})
@@ -142,8 +60,8 @@ func TestClusterCommands(t *testing.T) {
 	server := sharedKCP(t)
 	m := newMachine(t)
 	upstream := filepath.Join(server.DataDir, "admin.kubeconfig")
-	file := clusterFile(t, m)
-	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
+	file := sample.Kubeconfig(t, m.home)
+	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,44 +69,44 @@ func TestClusterCommands(t *testing.T) {
 		return m.run(t, append([]string{"cluster", "register", "--upstream-kubeconfig", upstream, "--kubeconfig", file}, line...)...)
 	}
 	made := firstVersions(t, server)
-	register("east", "--mode", "pull").check(t, ExitOK, "cluster east registered")
+	register("east", "--mode", "pull").check(t, clierror.ExitOK, "cluster east registered")
 	// The cluster controller must not find a Cluster whose Secret does not exist yet.
 	if secret, cluster := made(&corev1.SecretList{}, "east"), made(&workloadv1alpha1.ClusterList{}, "east"); secret >= cluster {
 		t.Errorf("the Secret was made with version %d, the Cluster with version %d", secret, cluster)
 	}
-	register("west", "--context", "west", "--inline").check(t, ExitOK, "cluster west registered")
-	register("east").check(t, ExitConflict, "already exists", "--rotate")
-	register("north", "--rotate").check(t, ExitNotFound, "rikctl get clusters")
+	register("west", "--context", "west", "--inline").check(t, clierror.ExitOK, "cluster west registered")
+	register("east").check(t, clierror.ExitConflict, "already exists", "--rotate")
+	register("north", "--rotate").check(t, clierror.ExitNotFound, "rikctl get clusters")
 
 	stored := &corev1.Secret{}
 	find := func() string {
 		t.Helper()
-		if err := c.Get(t.Context(), client.ObjectKey{Namespace: clusterNamespace, Name: "east"}, stored); err != nil {
+		if err := c.Get(t.Context(), client.ObjectKey{Namespace: "rik-clusters", Name: "east"}, stored); err != nil {
 			t.Fatal(err)
 		}
-		return string(stored.Data[kubeconfigKey])
+		return string(stored.Data["kubeconfig"])
 	}
-	register("east", "--context", "west").check(t, ExitConflict, "already exists")
+	register("east", "--context", "west").check(t, clierror.ExitConflict, "already exists")
 	if text := find(); !strings.Contains(text, "east-token") || len(stored.OwnerReferences) != 1 || stored.OwnerReferences[0].Kind != "Cluster" {
 		t.Errorf("the Secret holds %s, owned by %v", text, stored.OwnerReferences)
 	}
-	register("east", "--context", "west", "--rotate").check(t, ExitOK, "new credentials")
-	if text := find(); !strings.Contains(text, clusterCanary) {
+	register("east", "--context", "west", "--rotate").check(t, clierror.ExitOK, "new credentials")
+	if text := find(); !strings.Contains(text, sample.Canary) {
 		t.Errorf("after --rotate the Secret holds %s", text)
 	}
 
 	at := func(line ...string) result {
 		return m.run(t, append([]string{"--kubeconfig", upstream}, line...)...)
 	}
-	at("get", "clusters").check(t, ExitOK, "NAME", "READY", "east", "west")
+	at("get", "clusters").check(t, clierror.ExitOK, "NAME", "READY", "east", "west")
 	for _, name := range []string{"east", "west"} {
 		r := at("describe", "cluster", name)
-		r.check(t, ExitOK, "Kubeconfig:", "Sync mode:")
-		if strings.Contains(r.out, clusterCanary) {
+		r.check(t, clierror.ExitOK, "Kubeconfig:", "Sync mode:")
+		if strings.Contains(r.out, sample.Canary) {
 			t.Errorf("the description holds the kubeconfig:\n%s", r.out)
 		}
 	}
-	at("cluster", "unregister", "north").check(t, ExitNotFound, "rikctl get clusters")
+	at("cluster", "unregister", "north").check(t, clierror.ExitNotFound, "rikctl get clusters")
 	held := &workloadv1alpha1.Cluster{}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "west"}, held); err != nil {
 		t.Fatal(err)
@@ -197,8 +115,8 @@ func TestClusterCommands(t *testing.T) {
 	if err := c.Update(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
-	at("cluster", "unregister", "west", "--timeout", "1s").check(t, ExitUnreachable, "cluster-controller")
-	at("cluster", "unregister", "east").check(t, ExitOK, "cluster east detached")
+	at("cluster", "unregister", "west", "--timeout", "1s").check(t, clierror.ExitUnreachable, "cluster-controller")
+	at("cluster", "unregister", "east").check(t, clierror.ExitOK, "cluster east detached")
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "east"}, held); !apierrors.IsNotFound(err) {
 		t.Errorf("after unregister the Cluster is %v, %v", held.Name, err)
 	}
@@ -208,7 +126,7 @@ func TestClusterCommands(t *testing.T) {
 // created. It watches from now on.
 func firstVersions(t *testing.T, server *kcptest.Server) func(list client.ObjectList, name string) uint64 {
 	t.Helper()
-	c, err := client.NewWithWatch(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme})
+	c, err := client.NewWithWatch(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,6 +162,6 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 func TestClusterCommandsNeedAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.run(t, "cluster", "register", "east", "--kubeconfig", clusterFile(t, s.machine)).check(t, ExitNotFound, "no kcp")
-	s.run(t, "cluster", "unregister", "east").check(t, ExitNotFound, "no kcp")
+	s.run(t, "cluster", "register", "east", "--kubeconfig", sample.Kubeconfig(t, s.home)).check(t, clierror.ExitNotFound, "not a kcp")
+	s.run(t, "cluster", "unregister", "east").check(t, clierror.ExitNotFound, "not a kcp")
 }

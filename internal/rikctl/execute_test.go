@@ -19,6 +19,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"sigs.k8s.io/yaml"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
@@ -87,7 +88,7 @@ func TestNoConfiguration(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	for _, line := range []string{"get nodes", "create instance -w web", "describe node a", "logs a", "why a", "rollout status web", "drain a"} {
-		m.run(t, strings.Fields(line)...).check(t, ExitUsage, "no configuration", filepath.Join(m.home, ".rik", "config.yaml")+" does not exist", "sudo rik server")
+		m.run(t, strings.Fields(line)...).check(t, clierror.ExitUsage, "no configuration", filepath.Join(m.home, ".rik", "config.yaml")+" does not exist", "sudo rik server")
 	}
 }
 
@@ -98,12 +99,12 @@ func TestWrongConfiguration(t *testing.T) {
 		words   []string
 		broken  bool // also for commands that only change the configuration
 	}{
-		"text":           {"garbage{{{", []string{"must be an object", "next: it should look like \"cluster: {"}, true},
-		"a list":         {"[1,2]", []string{"must be an object", "next: it should look like \"cluster: {"}, true},
-		"unknown key":    {"cluster: {sever: 'https://a'}", []string{`unknown field "cluster.sever"`, "next: it should look like \"cluster: {"}, true},
+		"text":           {"garbage{{{", []string{"must be an object", "next: the file must look like \"cluster: {"}, true},
+		"a list":         {"[1,2]", []string{"must be an object", "next: the file must look like \"cluster: {"}, true},
+		"unknown key":    {"cluster: {sever: 'https://a'}", []string{`unknown field "cluster.sever"`, "next: the file must look like \"cluster: {"}, true},
 		"no server":      {"cluster: {name: a}", []string{"cluster.server: required", "next: write \"server: 'https://HOST:5000'\""}, false},
 		"other server":   {"cluster: {server: 'ftp://a'}", []string{"ftp://a", "next: write \"server: 'https://HOST:5000'\""}, false},
-		"a kubeconfig":   {"apiVersion: v1\nkind: Config\n", []string{"it is a kubeconfig", "next: \"--kubeconfig "}, true},
+		"a kubeconfig":   {"apiVersion: v1\nkind: Config\n", []string{"the file is a kubeconfig", "next: \"--kubeconfig "}, true},
 		"half a user":    {"cluster: {server: 'https://a', clientKey: /dev/null}", []string{"cluster.clientKey", "next: correct it in"}, false},
 		"does not exist": {"", []string{"no such file", "next: check the path that $RIKCONFIG gives"}, false},
 	} {
@@ -118,10 +119,10 @@ func TestWrongConfiguration(t *testing.T) {
 				}
 			}
 			for _, line := range []string{"get nodes", "create instance -w web", "config current"} {
-				m.run(t, strings.Fields(line)...).check(t, ExitUsage, append(tc.words, path)...)
+				m.run(t, strings.Fields(line)...).check(t, clierror.ExitUsage, append(tc.words, path)...)
 			}
 			if tc.broken {
-				m.run(t, "config", "use", "a").check(t, ExitUsage, append(tc.words, path)...)
+				m.run(t, "config", "use", "a").check(t, clierror.ExitUsage, append(tc.words, path)...)
 			}
 		})
 	}
@@ -131,10 +132,10 @@ func TestWrongConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{other, filepath.Join(m.home, "none"), m.home} {
-		m.run(t, "get", "nodes", "--kubeconfig", path).check(t, ExitUsage, path, "next: --kubeconfig takes a file as kubectl has it")
-		m.run(t, "why", "a", "--kubeconfig", path).check(t, ExitUsage, path, "next: --kubeconfig takes a file as kubectl has it")
+		m.run(t, "get", "nodes", "--kubeconfig", path).check(t, clierror.ExitUsage, path, "next: --kubeconfig takes a kubeconfig")
+		m.run(t, "why", "a", "--kubeconfig", path).check(t, clierror.ExitUsage, path, "next: --kubeconfig takes a kubeconfig")
 	}
-	m.run(t, "config", "set-cluster", "a", "--server", "ftp://a").check(t, ExitUsage, "--server", "not an http or https URL", "next:")
+	m.run(t, "config", "set-cluster", "a", "--server", "ftp://a").check(t, clierror.ExitUsage, "--server", "not an http or https URL", "next:")
 }
 
 func TestDeniedConfiguration(t *testing.T) {
@@ -147,7 +148,7 @@ func TestDeniedConfiguration(t *testing.T) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 	}}
 	code := Execute(t.Context(), []string{"get", "nodes"}, genericiooptions.IOStreams{In: &out, Out: &out, ErrOut: &errOut}, source)
-	if code != ExitUsage || !strings.Contains(errOut.String(), "sudo install -m 600") {
+	if code != clierror.ExitUsage || !strings.Contains(errOut.String(), "sudo install -m 600") {
 		t.Errorf("code %d, %s", code, errOut.String())
 	}
 }
@@ -162,7 +163,7 @@ func TestUnreachable(t *testing.T) {
 	}
 	for _, line := range []string{"get nodes", "create instance -w web", "describe node a", "logs a", "apply -f " + file, "version", "top nodes", "delete instance a"} {
 		r := m.run(t, strings.Fields(line)...)
-		r.check(t, ExitUnreachable, "next: nothing listens at "+m.env[config.EnvServer], "rik server")
+		r.check(t, clierror.ExitUnreachable, "next: nothing listens on "+m.env[config.EnvServer], "rik server")
 		if strings.Contains(r.err, "Unhandled Error") {
 			t.Errorf("%s: the libraries' log is shown:\n%s", line, r.err)
 		}
@@ -189,10 +190,10 @@ func TestTransport(t *testing.T) {
 		code         int
 		words        []string
 	}{
-		{"plain http behind https", strings.Replace(plain.URL, "http:", "https:", 1), ExitUnreachable, []string{"speaks plain http"}},
-		{"another authority", secure.URL, ExitUnreachable, []string{"has neither the authority of", "name config.yaml of the server"}},
-		{"starting", broken.URL, ExitUnreachable, nil},
-		{"who are you", unknown.URL, ExitDenied, []string{"nor credentials", "name config.yaml of the server"}},
+		{"plain http behind https", strings.Replace(plain.URL, "http:", "https:", 1), clierror.ExitUnreachable, []string{"answers in plain HTTP"}},
+		{"another authority", secure.URL, clierror.ExitUnreachable, []string{"has neither the authority of", "name config.yaml of the server"}},
+		{"starting", broken.URL, clierror.ExitUnreachable, nil},
+		{"who are you", unknown.URL, clierror.ExitDenied, []string{"nor credentials", "name config.yaml of the server"}},
 	}
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
@@ -227,7 +228,7 @@ func TestUsage(t *testing.T) {
 		{"create instance -w a -r 10001", "--replicas must not be above 10000"},
 		{"create instance --bogus", "unknown flag: --bogus"},
 		{"create tenant", "accepts 1 arg"},
-		{"exec a ls", "then -- and the command"},
+		{"exec a ls", "-- and a command are required"},
 		{"logs", "accepts 1 arg"},
 		{"logs pod/a", "neither an instance nor a workload"},
 		{"logs a --tail=-5", "--tail must be"},
@@ -244,17 +245,17 @@ func TestUsage(t *testing.T) {
 		{"scale workload web --replicas=-1", "--replicas must be a number from 0 to 2147483647"},
 		{"scale workload web --replicas=99999999999", "--replicas must be a number from 0 to 2147483647"},
 		{"scale workload web", `required flag(s) "replicas"`},
-		{"scale --replicas=1", "which workload"},
+		{"scale --replicas=1", "a workload is required"},
 		{"wait instance a", "--for is required"},
-		{"wait instance a --for=foo", "--for=foo is not understood"},
-		{"wait instance a --for=phase=", "--for=phase= is not understood"},
+		{"wait instance a --for=foo", "--for=foo is not supported"},
+		{"wait instance a --for=phase=", "--for=phase= is not supported"},
 		{"wait instance a --for=phase=Dancing", `no phase "Dancing"`},
 		{"wait instance a --for=condition=Ready --timeout=soon", "invalid duration"},
 	}
 	for _, tc := range tests {
 		t.Run(tc.line, func(t *testing.T) {
 			t.Parallel()
-			m.run(t, strings.Fields(tc.line)...).check(t, ExitUsage, tc.word, "next: ")
+			m.run(t, strings.Fields(tc.line)...).check(t, clierror.ExitUsage, tc.word, "next: ")
 		})
 	}
 }
@@ -262,11 +263,13 @@ func TestUsage(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.run(t, "version", "--client").check(t, ExitOK, "Client: ")
-	m.run(t, "--version").check(t, ExitOK, "rikctl version ")
+	m.run(t, "version", "--client").check(t, clierror.ExitOK, "Client: ")
+	m.run(t, "--version").check(t, clierror.ExitOK, "rikctl version ")
 	for _, format := range []string{"json", "yaml"} {
 		r := m.run(t, "version", "--client", "-o", format)
-		var v versions
+		var v struct {
+			Client struct{ Version, GoVersion string }
+		}
 		if err := yaml.Unmarshal([]byte(r.out), &v); err != nil || v.Client.Version == "" || v.Client.GoVersion == "" {
 			t.Errorf("version -o %s = %s (%v)", format, r.out, err)
 		}
@@ -280,20 +283,20 @@ func TestConfigCommands(t *testing.T) {
 	if err := os.WriteFile(ca, []byte("-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.run(t, "config", "set-cluster", "home", "--server", "https://a:5000", "--token", "secret", "--certificate-authority", ca).check(t, ExitOK, "cluster home is kept in")
-	m.run(t, "config", "set-cluster", "office", "--server", "https://b:5000", "--certificate-authority", ca, "--embed-certs").check(t, ExitOK)
-	m.run(t, "config", "current").check(t, ExitOK, "home at https://a:5000")
+	m.run(t, "config", "set-cluster", "home", "--server", "https://a:5000", "--token", "secret", "--certificate-authority", ca).check(t, clierror.ExitOK, "cluster home is stored in")
+	m.run(t, "config", "set-cluster", "office", "--server", "https://b:5000", "--certificate-authority", ca, "--embed-certs").check(t, clierror.ExitOK)
+	m.run(t, "config", "current").check(t, clierror.ExitOK, "home at https://a:5000")
 	view := m.run(t, "config", "view")
-	view.check(t, ExitOK, "REDACTED", "https://b:5000", ca, "DATA+OMITTED")
+	view.check(t, clierror.ExitOK, "REDACTED", "https://b:5000", ca, "DATA+OMITTED")
 	if strings.Contains(view.out, "secret") {
 		t.Errorf("the token is shown:\n%s", view.out)
 	}
-	m.run(t, "config", "view", "--raw").check(t, ExitOK, "secret")
-	m.run(t, "config", "use", "office").check(t, ExitOK, "cluster office at https://b:5000")
-	m.run(t, "config", "current").check(t, ExitOK, "office at https://b:5000")
-	m.run(t, "config", "use", "moon").check(t, ExitError, "moon", `["home" "office"]`, "set-cluster moon")
-	m.run(t, "config", "set-cluster", "x", "--server", "https://x", "--client-key", "/gone").check(t, ExitError, "/gone")
-	m.run(t, "__complete", "config", "use", "").check(t, ExitOK, "home", "office")
+	m.run(t, "config", "view", "--raw").check(t, clierror.ExitOK, "secret")
+	m.run(t, "config", "use", "office").check(t, clierror.ExitOK, "cluster office at https://b:5000")
+	m.run(t, "config", "current").check(t, clierror.ExitOK, "office at https://b:5000")
+	m.run(t, "config", "use", "moon").check(t, clierror.ExitError, "moon", `["home" "office"]`, "set-cluster moon")
+	m.run(t, "config", "set-cluster", "x", "--server", "https://x", "--client-key", "/gone").check(t, clierror.ExitError, "/gone")
+	m.run(t, "__complete", "config", "use", "").check(t, clierror.ExitOK, "home", "office")
 }
 
 func TestLintOffline(t *testing.T) {
@@ -313,14 +316,14 @@ apiVersion: example.org/v1
 kind: Thing
 metadata: {name: t}
 `
-	m.run(t, "lint", "-f", "-").check(t, ExitOK, "Workload web: its fields exist", "Workload old: its fields exist", "Thing t: not checked, only a server knows this type")
+	m.run(t, "lint", "-f", "-").check(t, clierror.ExitOK, "Workload web: its fields exist", "Workload old: its fields exist", "Thing t: not checked; only a server knows this type")
 	m.stdin = strings.Replace(m.stdin, "image: web}", "imagePolicy: x}", 1)
 	m.stdin = strings.Replace(m.stdin, "image: b}", "imge: b}", 1)
-	m.run(t, "lint", "--offline", "-f", "-").check(t, ExitInvalid,
+	m.run(t, "lint", "--offline", "-f", "-").check(t, clierror.ExitInvalid,
 		`- (document 1): unknown field "spec.containers[0].imagePolicy"`, `unknown field "spec.containers[0].imge"`)
 	m.env[config.EnvServer] = closedPort(t)
 	m.stdin = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
-	m.run(t, "lint", "-f", "-").check(t, ExitOK, "which was not reached")
+	m.run(t, "lint", "-f", "-").check(t, clierror.ExitOK, "which was not reachable")
 }
 
 func TestLintReadsLists(t *testing.T) {
@@ -329,7 +332,7 @@ func TestLintReadsLists(t *testing.T) {
 	m.stdin = `{"apiVersion":"v1","kind":"List","items":[
 		{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"good"},"spec":{"containers":[{"name":"a","image":"b"}]}},
 		{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"bad"},"spec":{"containers":[{"name":"a","imge":"b"}]}}]}`
-	m.run(t, "lint", "--offline", "-f", "-").check(t, ExitInvalid, "Workload good: its fields exist", `- (item 2): unknown field "spec.containers[0].imge"`)
+	m.run(t, "lint", "--offline", "-f", "-").check(t, clierror.ExitInvalid, "Workload good: its fields exist", `- (item 2): unknown field "spec.containers[0].imge"`)
 }
 
 func TestCreateWorkloadRefusesOffline(t *testing.T) {
@@ -337,7 +340,7 @@ func TestCreateWorkloadRefusesOffline(t *testing.T) {
 	m := newMachine(t)
 	m.env[config.EnvServer] = closedPort(t)
 	m.stdin = `{"apiVersion":"v0","kind":"Pod","name":"a","spec":{"containers":[{"name":"a","image":"b","ports":{"prot":1}}]}}`
-	m.run(t, "create", "workloads", "-f", "-").check(t, ExitInvalid, `spec.containers[0].ports.prot`)
+	m.run(t, "create", "workloads", "-f", "-").check(t, clierror.ExitInvalid, `spec.containers[0].ports.prot`)
 }
 
 // TestUsageCodes checks that every mistake in the command line ends with code 2, whether rikctl
@@ -362,10 +365,10 @@ func TestUsageCodes(t *testing.T) {
 		{"completion fisch", []string{`unknown command "fisch"`, "fish"}},
 		{"auth can-i", []string{"See 'rikctl auth can-i"}},
 	} {
-		m.run(t, strings.Fields(tc.line)...).check(t, ExitUsage, tc.words...)
+		m.run(t, strings.Fields(tc.line)...).check(t, clierror.ExitUsage, tc.words...)
 	}
 	for _, line := range []string{"help", "help rollout undo", "completion", "completion bash"} {
-		m.run(t, strings.Fields(line)...).check(t, ExitOK)
+		m.run(t, strings.Fields(line)...).check(t, clierror.ExitOK)
 	}
 }
 
@@ -377,10 +380,10 @@ func TestFilesAreReadStrictly(t *testing.T) {
 	m.env[config.EnvServer] = closedPort(t)
 	for _, command := range []string{"apply", "diff"} {
 		m.stdin = "apiVersion: rik.dev/v1alpha1\nkind: Workload\nmetadata: {name: a}\nspec: {replicas: 2, replicas: 3}\n"
-		m.run(t, command, "-f", "-").check(t, ExitInvalid, "-: ", `"replicas" already set`)
+		m.run(t, command, "-f", "-").check(t, clierror.ExitInvalid, "-: ", `"replicas" already set`)
 		m.stdin = "a: b\n c: d\n"
 		got := m.run(t, command, "-f", "-")
-		got.check(t, ExitInvalid, "-: ", "line 2")
+		got.check(t, clierror.ExitInvalid, "-: ", "line 2")
 		if strings.Contains(got.err, os.TempDir()) {
 			t.Errorf("%s names a temporary file: %s", command, got.err)
 		}
@@ -418,15 +421,15 @@ func TestHelp(t *testing.T) {
 func TestTopics(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.run(t, "help", "exit-codes").check(t, ExitOK, "5  the server was not reached")
-	m.run(t, "help", "configuration").check(t, ExitOK, "$RIKCONFIG", "certificateAuthority")
+	m.run(t, "help", "exit-codes").check(t, clierror.ExitOK, "5  the server was not reachable")
+	m.run(t, "help", "configuration").check(t, clierror.ExitOK, "$RIKCONFIG", "certificateAuthority")
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		m.run(t, "completion", shell).check(t, ExitOK, "rikctl")
+		m.run(t, "completion", shell).check(t, clierror.ExitOK, "rikctl")
 	}
 	r := m.run(t, "__complete", "create", "")
-	r.check(t, ExitOK, "workload", "instance", "tenant", "namespace")
+	r.check(t, clierror.ExitOK, "workload", "instance", "tenant", "namespace")
 	// Without a server there are no completions and no error.
-	m.run(t, "__complete", "get", "inst").check(t, ExitOK)
+	m.run(t, "__complete", "get", "inst").check(t, clierror.ExitOK)
 }
 
 // TestTreesSideBySide builds, renders and runs several command trees at once, for the race
@@ -447,9 +450,9 @@ func TestTreesSideBySide(t *testing.T) {
 	}
 	group.Wait()
 	for i, code := range codes {
-		want := ExitOK
+		want := clierror.ExitOK
 		if slices.Contains([]string{"get nodes", "delete instance a", "scale workload a --replicas=1"}, lines[i%len(lines)]) {
-			want = ExitUnreachable
+			want = clierror.ExitUnreachable
 		}
 		if code != want {
 			t.Errorf("%q = code %d, want %d", lines[i%len(lines)], code, want)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // TestServerFault22 covers a fault of the published client. It printed success for every answer
@@ -17,7 +18,7 @@ func TestServerFault22(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	refused := s.do(t, "create", "instance", "--workload-id", "55555555-aaaa-bbbb-cccc-000000000000")
-	refused.check(t, ExitNotFound)
+	refused.check(t, clierror.ExitNotFound)
 	if refused.out != "" {
 		t.Errorf("a refused create prints %q", refused.out)
 	}
@@ -28,12 +29,12 @@ func TestServerFault22(t *testing.T) {
 		if i > 0 {
 			s.deleteWorkload(t, word, "greet")
 		}
-		s.do(t, "create", word, "-f", file).check(t, ExitOK)
+		s.do(t, "create", word, "-f", file).check(t, clierror.ExitOK)
 	}
-	s.do(t, "create", "instance", "-w", "greet", "--name", "greet-1").check(t, ExitOK)
+	s.do(t, "create", "instance", "-w", "greet", "--name", "greet-1").check(t, clierror.ExitOK)
 
 	answer := s.do(t, "get", "workload", "greet", "-o", "json")
-	answer.check(t, ExitOK)
+	answer.check(t, clierror.ExitOK)
 	w := rikv1alpha1.Workload{}
 	if err := json.Unmarshal([]byte(answer.out), &w); err != nil {
 		t.Fatalf("get -o json printed %q: %v", answer.out, err)
@@ -47,8 +48,8 @@ func TestServerFault22(t *testing.T) {
 		t.Errorf("the function arrived changed (-want +got):\n%s", diff)
 	}
 
-	s.do(t, "delete", "instance", "greet-1", "--wait=false").check(t, ExitOK, "deleted")
-	s.do(t, "delete", "instances", "greet-1", "--ignore-not-found", "--wait=false").check(t, ExitOK)
+	s.do(t, "delete", "instance", "greet-1", "--wait=false").check(t, clierror.ExitOK, "deleted")
+	s.do(t, "delete", "instances", "greet-1", "--ignore-not-found", "--wait=false").check(t, clierror.ExitOK)
 	if left := s.do(t, "get", "workloads", "-o", "name"); strings.Count(left.out, "\n") != 1 {
 		t.Errorf("workloads left: %q, want one", left.out)
 	}

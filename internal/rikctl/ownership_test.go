@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // twoContainers returns a manifest. Its second container is optional.
@@ -52,17 +53,17 @@ func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 	}
 	tests := map[string]func(t *testing.T, s site){
 		"rikctl create": func(t *testing.T, s site) {
-			s.do(t, "create", "workload", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
+			s.do(t, "create", "workload", "-f", s.file(t, twoContainers("web", "1", true))).check(t, clierror.ExitOK)
 		},
 		"kubectl create":  func(t *testing.T, s site) { kubectl(t, s, "kubectl-create") },
 		"kubectl apply":   func(t *testing.T, s site) { kubectl(t, s, "kubectl-client-side-apply") },
 		"kubectl replace": func(t *testing.T, s site) { kubectl(t, s, "kubectl-replace") },
 		"rikctl patch": func(t *testing.T, s site) {
-			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", false))).check(t, ExitOK)
-			s.do(t, "patch", "workload", "web", "--type=json", "-p", `[{"op":"add","path":"/spec/containers/-","value":{"name":"side","image":"`+second+`"}}]`).check(t, ExitOK)
+			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", false))).check(t, clierror.ExitOK)
+			s.do(t, "patch", "workload", "web", "--type=json", "-p", `[{"op":"add","path":"/spec/containers/-","value":{"name":"side","image":"`+second+`"}}]`).check(t, clierror.ExitOK)
 		},
 		"kubectl patch": func(t *testing.T, s site) {
-			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
+			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, clierror.ExitOK)
 			w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}}
 			patch := `[{"op":"replace","path":"/spec/containers/1/image","value":"docker://registry.example/side:2"}]`
 			if err := s.c.Patch(t.Context(), w, client.RawPatch(types.JSONPatchType, []byte(patch)), client.FieldOwner("kubectl-patch")); err != nil {
@@ -70,11 +71,11 @@ func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 			}
 		},
 		"rikctl rollout undo": func(t *testing.T, s site) {
-			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
-			s.do(t, "create", "instance", "-w", "web").check(t, ExitOK) // creates the revision
-			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "2", false))).check(t, ExitOK)
-			s.do(t, "create", "instance", "-w", "web").check(t, ExitOK)
-			s.do(t, "rollout", "undo", "workload/web").check(t, ExitOK)
+			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, clierror.ExitOK)
+			s.do(t, "create", "instance", "-w", "web").check(t, clierror.ExitOK) // creates the revision
+			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "2", false))).check(t, clierror.ExitOK)
+			s.do(t, "create", "instance", "-w", "web").check(t, clierror.ExitOK)
+			s.do(t, "rollout", "undo", "workload/web").check(t, clierror.ExitOK)
 		},
 	}
 	for name, before := range tests {
@@ -85,7 +86,7 @@ func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 			if got := s.containers(t, "web"); !strings.Contains(got, "side") {
 				t.Fatalf("containers are %q before", got)
 			}
-			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "3", false))).check(t, ExitOK, "serverside-applied")
+			s.do(t, "apply", "-f", s.file(t, twoContainers("web", "3", false))).check(t, clierror.ExitOK, "serverside-applied")
 			if got := s.containers(t, "web"); got != "main web:3" {
 				t.Errorf("containers are %q, want the file's one", got)
 			}
@@ -98,12 +99,12 @@ func TestApplyRemovesWhatTheFileNoLongerHas(t *testing.T) {
 func TestApplyRemovesWhatWasEdited(t *testing.T) {
 	t.Setenv("KUBE_EDITOR", "sed -i s/side:1/side:2/")
 	s := newSite(t)
-	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
-	s.do(t, "edit", "workload", "web").check(t, ExitOK)
+	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, clierror.ExitOK)
+	s.do(t, "edit", "workload", "web").check(t, clierror.ExitOK)
 	if got := s.containers(t, "web"); got != "main web:1, side side:2" {
 		t.Fatalf("containers are %q after the edit", got)
 	}
-	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", false))).check(t, ExitOK)
+	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", false))).check(t, clierror.ExitOK)
 	if got := s.containers(t, "web"); got != "main web:1" {
 		t.Errorf("containers are %q, want the file's one", got)
 	}
@@ -114,17 +115,17 @@ func TestApplyRemovesWhatWasEdited(t *testing.T) {
 func TestApplyLeavesWhatOtherCommandsSet(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("web", "1", false))).check(t, ExitOK)
-	s.do(t, "scale", "workload", "web", "--replicas=4").check(t, ExitOK)
-	s.do(t, "rollout", "pause", "workload/web").check(t, ExitOK)
-	s.do(t, "rollout", "restart", "workload/web").check(t, ExitOK)
-	s.do(t, "label", "workload", "web", "tier=front").check(t, ExitOK)
+	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("web", "1", false))).check(t, clierror.ExitOK)
+	s.do(t, "scale", "workload", "web", "--replicas=4").check(t, clierror.ExitOK)
+	s.do(t, "rollout", "pause", "workload/web").check(t, clierror.ExitOK)
+	s.do(t, "rollout", "restart", "workload/web").check(t, clierror.ExitOK)
+	s.do(t, "label", "workload", "web", "tier=front").check(t, clierror.ExitOK)
 	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}}
 	if err := s.c.Patch(t.Context(), w, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"example.com/by":"robot"}}}`)), client.FieldOwner("robot")); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		s.do(t, "apply", "-f", s.file(t, twoContainers("web", "2", false))).check(t, ExitOK)
+		s.do(t, "apply", "-f", s.file(t, twoContainers("web", "2", false))).check(t, clierror.ExitOK)
 	}
 	if err := s.c.Get(t.Context(), s.key("web"), w); err != nil {
 		t.Fatal(err)
@@ -140,14 +141,14 @@ func TestApplyLeavesWhatOtherCommandsSet(t *testing.T) {
 func TestPreviewsShowWhatApplyDoes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, ExitOK)
+	s.do(t, "apply", "-f", s.file(t, twoContainers("web", "1", true))).check(t, clierror.ExitOK)
 	r := s.do(t, "diff", "-f", s.file(t, twoContainers("web", "2", false)))
 	if r.code != 1 || !strings.Contains(r.out, "-  - image: docker://registry.example/side:1") || !strings.Contains(r.out, "web:2") || strings.Contains(r.err, "note:") {
 		t.Errorf("diff ends with %d: %s%s", r.code, r.out, r.err)
 	}
-	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("made", "1", true))).check(t, ExitOK)
+	s.do(t, "create", "workload", "-f", s.file(t, twoContainers("made", "1", true))).check(t, clierror.ExitOK)
 	changed := s.file(t, twoContainers("made", "2", false))
-	s.do(t, "apply", "--dry-run=server", "-f", changed).check(t, ExitOK, "note: workloads/made was created", "is not shown")
+	s.do(t, "apply", "--dry-run=server", "-f", changed).check(t, clierror.ExitOK, "note: workloads/made was created", "does not show")
 	if r := s.do(t, "diff", "-f", changed); r.code != 1 || !strings.Contains(r.out, "web:2") || !strings.Contains(r.err, "note: workloads/made was created") {
 		t.Errorf("diff ends with %d: %s%s", r.code, r.out, r.err)
 	}

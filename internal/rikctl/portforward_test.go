@@ -13,14 +13,16 @@ import (
 
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 	"rik.dev/rik/internal/testkit/output"
 )
 
 // background is a command that runs until the test interrupts it.
 type background struct {
-	out, err *output.Buffer
-	ended    chan int
+	out, err  *output.Buffer
+	ended     chan int
+	interrupt context.CancelFunc
 }
 
 // start runs a command line in the background. The end of the test interrupts it.
@@ -29,6 +31,7 @@ func (m machine) start(t *testing.T, args ...string) *background {
 	b := &background{out: &output.Buffer{}, err: &output.Buffer{}, ended: make(chan int, 1)}
 	source := config.Source{Home: m.home, ReadFile: os.ReadFile, Getenv: func(k string) string { return m.env[k] }}
 	ctx, cancel := context.WithCancel(t.Context())
+	b.interrupt = cancel
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -65,7 +68,7 @@ func TestPortForwardUsage(t *testing.T) {
 		{"port-forward"}, {"port-forward", "web-1"}, {"port-forward", "web-1", "http"},
 		{"port-forward", "web-1", "0:80"}, {"port-forward", "pod/web-1", "80"},
 	} {
-		m.run(t, line...).check(t, ExitUsage, "next:")
+		m.run(t, line...).check(t, clierror.ExitUsage, "next:")
 	}
 }
 
@@ -74,13 +77,13 @@ func TestPortForwardUsage(t *testing.T) {
 func TestPortForwardRefusals(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "port-forward", "web-1", ":80").check(t, ExitNotFound, "web-1")
-	s.do(t, "port-forward", "workload/web", ":80").check(t, ExitNotFound, "web")
+	s.do(t, "port-forward", "web-1", ":80").check(t, clierror.ExitNotFound, "web-1")
+	s.do(t, "port-forward", "workload/web", ":80").check(t, clierror.ExitNotFound, "web")
 	s.workload(t, "web", "")
-	s.do(t, "port-forward", "workload/web", ":80").check(t, ExitError, "has no instances", "create instance")
+	s.do(t, "port-forward", "workload/web", ":80").check(t, clierror.ExitError, "has no instances", "create instance")
 	const name = "web-1"
-	s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, ExitOK)
-	s.do(t, "port-forward", name, ":80").check(t, ExitError, "is Pending, not Running")
+	s.do(t, "create", "instance", "-w", "web", "--name", name).check(t, clierror.ExitOK)
+	s.do(t, "port-forward", name, ":80").check(t, clierror.ExitError, "is Pending, not Running")
 	s.runningOn(t, name, s.node(t))
 
 	b := s.start(t, "-n", s.namespace, "port-forward", "workload/web", ":80")
@@ -103,7 +106,7 @@ func TestPortForwardRefusals(t *testing.T) {
 		}
 	}
 	taken := address[strings.LastIndex(address, ":")+1:]
-	s.do(t, "port-forward", name, taken+":80").check(t, ExitError, "in use", "next:")
+	s.do(t, "port-forward", name, taken+":80").check(t, clierror.ExitError, "in use", "next:")
 }
 
 // TestProxy serves the API with the user's credentials, to this machine only.
@@ -182,7 +185,7 @@ func TestProxyOnASocket(t *testing.T) {
 func TestProxyUsage(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.run(t, "proxy", "--accept-hosts", "(").check(t, ExitUsage, "--accept-hosts")
-	m.run(t, "proxy", "--unix-socket", "/x", "--port", "1").check(t, ExitUsage, "excludes")
-	m.run(t, "proxy", "more").check(t, ExitUsage)
+	m.run(t, "proxy", "--accept-hosts", "(").check(t, clierror.ExitUsage, "--accept-hosts")
+	m.run(t, "proxy", "--unix-socket", "/x", "--port", "1").check(t, clierror.ExitUsage, "cannot be used with")
+	m.run(t, "proxy", "more").check(t, clierror.ExitUsage)
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
@@ -37,19 +38,19 @@ func TestMisshapenOffline(t *testing.T) {
 	m.stdin = misshapen
 	for _, line := range []string{"create workload -f -", "lint --offline -f -"} {
 		r := m.run(t, strings.Fields(line)...)
-		r.check(t, ExitInvalid, fieldsOf...)
+		r.check(t, clierror.ExitInvalid, fieldsOf...)
 		r.checkNoGo(t)
 	}
 	m.stdin = published
 	r := m.run(t, "lint", "--offline", "-f", "-")
-	r.check(t, ExitInvalid, `replicas: Invalid value: "many"`, `spec.containers[0].ports.port: Invalid value: "http"`)
+	r.check(t, clierror.ExitInvalid, `replicas: Invalid value: "many"`, `spec.containers[0].ports.port: Invalid value: "http"`)
 	r.checkNoGo(t)
 	for text, want := range map[string]string{
 		strings.Replace(misshapen, "abc", `"1e-999999999"`, 1): "spec.containers.resources.limits.memory: invalid value: \"1e-999999999\": the exponent of a quantity",
 		"[1,2]": "document: Invalid value: [1,2]: must be an object", "apiVersion: 1\nkind: a": "apiVersion: Invalid value: 1"} {
 		m.stdin = text
 		r := m.run(t, "lint", "--offline", "-f", "-")
-		r.check(t, ExitInvalid, want)
+		r.check(t, clierror.ExitInvalid, want)
 		r.checkNoGo(t)
 	}
 }
@@ -59,7 +60,7 @@ func TestServerMisshapen(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	r := s.do(t, "apply", "-f", s.file(t, misshapen))
-	r.check(t, ExitInvalid, fieldsOf...)
+	r.check(t, clierror.ExitInvalid, fieldsOf...)
 	r.checkNoGo(t)
 	s.workload(t, "web", "")
 	for kind, patch := range map[string]string{
@@ -68,8 +69,8 @@ func TestServerMisshapen(t *testing.T) {
 		"json":      `[{"op":"add","path":"/spec/priority","value":"high"}]`,
 	} {
 		r := s.do(t, "patch", "workload", "web", "--type="+kind, "-p", patch)
-		r.check(t, ExitInvalid, fieldsOf[0])
+		r.check(t, clierror.ExitInvalid, fieldsOf[0])
 		r.checkNoGo(t)
 	}
-	s.do(t, "patch", "workload", "web", "--type=merge", "-p", `{"spec":{"priority":5}}`).check(t, ExitOK, "patched")
+	s.do(t, "patch", "workload", "web", "--type=merge", "-p", `{"spec":{"priority":5}}`).check(t, clierror.ExitOK, "patched")
 }

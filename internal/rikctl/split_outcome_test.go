@@ -7,14 +7,18 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/split"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/served"
@@ -24,7 +28,7 @@ import (
 // obey does the work of the ready clusters: it writes the status of their leaves.
 func (s *splitSite) obey(ctx context.Context, ready ...string) error {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(deployments.GVK)
+	list.SetGroupVersionKind(sample.Deployments.GVK)
 	for _, cluster := range ready {
 		if err := s.c.List(ctx, list, client.InNamespace(s.namespace), client.MatchingLabels{workloadv1alpha1.ClusterLabel: cluster}); err != nil {
 			return err
@@ -51,7 +55,7 @@ func (s *splitSite) obey(ctx context.Context, ready ...string) error {
 // partsOf returns the parts that a root has.
 func (s *splitSite) partsOf(ctx context.Context, root string) (map[string]int32, error) {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(deployments.GVK)
+	list.SetGroupVersionKind(sample.Deployments.GVK)
 	if err := s.c.List(ctx, list, client.InNamespace(s.namespace), client.MatchingLabels{workloadv1alpha1.OwnedByLabel: root}); err != nil {
 		return nil, err
 	}
@@ -79,7 +83,7 @@ func (s *splitSite) becomes(t *testing.T, root, file string, want map[string]int
 			return err
 		}
 		s.stdin = file
-		if r := s.do(t, "plan", "-f", "-"); r.code != ExitOK {
+		if r := s.do(t, "plan", "-f", "-"); r.code != clierror.ExitOK {
 			return fmt.Errorf("it is not at rest: %s%s", r.out, r.err)
 		}
 		return nil
@@ -108,18 +112,18 @@ func tryOutcome(t *testing.T, s *splitSite) {
 	} {
 		s.stdin = step.file
 		r := s.do(t, "plan", "-f", "-", "-o", "json")
-		var plans []planned
-		if err := json.Unmarshal([]byte(r.out), &plans); err != nil || r.code != ExitError {
+		var plans []split.Plan
+		if err := json.Unmarshal([]byte(r.out), &plans); err != nil || r.code != clierror.ExitError {
 			t.Fatalf("%s: planning ended with %d, %v: %s%s", step.name, r.code, err, r.out, r.err)
 		}
-		s.do(t, "apply", "-f", "-").check(t, ExitOK)
+		s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 		for i := range plans {
 			if plans[i].Namespace == s.namespace {
-				s.becomes(t, "site", step.file, plans[i].ends(), "east", "west")
+				s.becomes(t, "site", step.file, plans[i].Ends(), "east", "west")
 			}
 		}
 	}
-	var look impact
+	var look split.Impact
 	r := s.do(t, "whatif", "--lose-cluster", "east", "deployment/site", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &look); err != nil || len(look.Changes) != 1 {
 		t.Fatalf("whatif: %v: %s%s", err, r.out, r.err)
@@ -128,7 +132,7 @@ func tryOutcome(t *testing.T, s *splitSite) {
 	if err := s.c.Get(t.Context(), client.ObjectKey{Name: "east"}, east); err != nil {
 		t.Fatal(err)
 	}
-	turn(east, workloadv1alpha1.ConditionReady, time.Now())
+	meta.SetStatusCondition(&east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "Supposed"})
 	if err := s.c.Status().Update(t.Context(), east); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,10 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/scheme"
+	"rik.dev/rik/internal/rikctl/split"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/served"
@@ -41,7 +45,7 @@ func newSplitSite(t *testing.T) *splitSite {
 	s.env["RIKCONFIG"] = filepath.Join(s.server.DataDir, "config.yaml")
 	s.namespace = s.server.Namespace(t)
 	var err error
-	if s.c, err = client.New(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme}); err != nil {
+	if s.c, err = client.New(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme.Scheme}); err != nil {
 		t.Fatal(err)
 	}
 	s.create(t, deploymentsCRD())
@@ -50,7 +54,7 @@ func newSplitSite(t *testing.T) *splitSite {
 	}
 	poll.Until(t, served.Timeout, "Deployments are served", func(ctx context.Context) error {
 		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(deployments.GVK)
+		list.SetGroupVersionKind(sample.Deployments.GVK)
 		return s.c.List(ctx, list)
 	})
 	return s
@@ -66,7 +70,7 @@ func (s *splitSite) create(t *testing.T, o client.Object) {
 // register creates a Cluster that is ready and accepts Deployments.
 func (s *splitSite) register(t *testing.T, name string) {
 	t.Helper()
-	c := clusterOfTests(name, map[string]string{"region": name})
+	c := sample.Cluster(name, map[string]string{"region": name})
 	status := c.Status
 	s.create(t, c)
 	c.Status = status
@@ -111,14 +115,14 @@ func (s *splitSite) do(t *testing.T, line ...string) result {
 
 // root returns the manifest of a Deployment.
 func (s *splitSite) root(name string, replicas int) string {
-	return strings.NewReplacer("{name: web, namespace: shop, uid: 1a2b, generation: 3}", "{name: "+name+"}", "replicas: 10", fmt.Sprintf("replicas: %d", replicas)).Replace(webRoot)
+	return strings.NewReplacer("{name: web, namespace: shop, uid: 1a2b, generation: 3}", "{name: "+name+"}", "replicas: 10", fmt.Sprintf("replicas: %d", replicas)).Replace(sample.WebRoot)
 }
 
 // divide creates the leaves of a root, with a status as if their clusters ran them.
 func (s *splitSite) divide(t *testing.T, name string, parts map[string]int32) {
 	t.Helper()
 	root := &unstructured.Unstructured{}
-	root.SetGroupVersionKind(deployments.GVK)
+	root.SetGroupVersionKind(sample.Deployments.GVK)
 	if err := s.c.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, root); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +171,7 @@ func TestServerDivision(t *testing.T) {
 	t.Parallel()
 	s := newSplitSite(t)
 	s.stdin = s.root("web", 10)
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 	s.divide(t, "web", map[string]int32{"east": 5, "west": 5})
 	for _, part := range []struct {
 		name string
@@ -183,38 +187,38 @@ func TestServerDivision(t *testing.T) {
 
 func tryWhy(t *testing.T, s *splitSite) {
 	for _, line := range []string{"deployment/web", "deployments.apps/web", "deploy/web", "deployments.v1.apps/web"} {
-		s.do(t, "why", line).check(t, ExitOK, "is divided by its replicas, strategy even", "Whole:", "east", "west", "even: 1 of 2")
+		s.do(t, "why", line).check(t, clierror.ExitOK, "is split by its replicas, strategy even", "Total:", "east", "west", "even: 1 of 2")
 	}
-	s.do(t, "why", "deployment", "web").check(t, ExitOK, "even: 1 of 2")
-	s.do(t, "why", "deployment/web--west").check(t, ExitOK, "is the part of deployments.apps/web in cluster west", "even: 1 of 2")
-	var got division
+	s.do(t, "why", "deployment", "web").check(t, clierror.ExitOK, "even: 1 of 2")
+	s.do(t, "why", "deployment/web--west").check(t, clierror.ExitOK, "is the leaf of deployments.apps/web in cluster west", "even: 1 of 2")
+	var got split.Division
 	r := s.do(t, "why", "deployment/web--west", "-o", "json")
 	if err := json.Unmarshal([]byte(r.out), &got); err != nil || got.Name != "web" || len(got.Clusters) != 2 || got.Clusters[0].Has != 5 {
 		t.Errorf("why -o json = %v, %s", err, r.out)
 	}
-	s.do(t, "why", "deployment/web", "-o", "wide").check(t, ExitUsage, "json or yaml")
-	s.do(t, "why", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
-	s.do(t, "why", "deploiment/web").check(t, ExitNotFound, "did you mean deployment")
-	s.do(t, "why", "deployment/").check(t, ExitUsage, "TYPE/NAME")
-	s.do(t, "why", "web").check(t, ExitNotFound, "rikctl why deployment/web")
-	s.do(t, "__complete", "why", "deployment", "w").check(t, ExitOK, "web--east")
+	s.do(t, "why", "deployment/web", "-o", "wide").check(t, clierror.ExitUsage, "json or yaml")
+	s.do(t, "why", "deployment/wob").check(t, clierror.ExitNotFound, `"wob" not found`)
+	s.do(t, "why", "deploiment/web").check(t, clierror.ExitNotFound, "did you mean deployment")
+	s.do(t, "why", "deployment/").check(t, clierror.ExitUsage, "TYPE/NAME")
+	s.do(t, "why", "web").check(t, clierror.ExitNotFound, "rikctl why deployment/web")
+	s.do(t, "__complete", "why", "deployment", "w").check(t, clierror.ExitOK, "web--east")
 
 	s.stdin = strings.Replace(s.root("fixed", 1), "{name: fixed}", `{name: fixed, labels: {workloads.kcp.dev/cluster: east}}`, 1)
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
-	s.do(t, "why", "deployment/fixed").check(t, ExitOK, "is not divided: its labels send it to east")
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/fixed").check(t, clierror.ExitOK, "is not split: its labels send it to east")
 	s.stdin = `{apiVersion: v1, kind: ConfigMap, metadata: {name: settings, labels: {sync.workloads.kcp.dev/east: "true", sync.workloads.kcp.dev/west: "true"}, annotations: {` +
 		workloadv1alpha1.FollowsAnnotation + `: "east"}}}`
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
-	s.do(t, "why", "configmap/settings").check(t, ExitOK, "goes to east, because objects there need it", "sent to west by its labels")
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
+	s.do(t, "why", "configmap/settings").check(t, clierror.ExitOK, "goes to east, because objects there need it", "send it to west")
 }
 
 // tryWhyLeaving explains the leaf of an unreachable cluster whose root was deleted.
 func tryWhyLeaving(t *testing.T, s *splitSite) {
 	s.stdin = s.root("old", 2)
-	s.do(t, "apply", "-f", "-").check(t, ExitOK)
+	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 	s.divide(t, "old", map[string]int32{"east": 2})
 	leaf := &unstructured.Unstructured{}
-	leaf.SetGroupVersionKind(deployments.GVK)
+	leaf.SetGroupVersionKind(sample.Deployments.GVK)
 	key := client.ObjectKey{Namespace: s.namespace, Name: "old--east"}
 	if err := s.c.Get(t.Context(), key, leaf); err != nil {
 		t.Fatal(err)
@@ -229,11 +233,11 @@ func tryWhyLeaving(t *testing.T, s *splitSite) {
 			_ = s.c.Update(context.Background(), leaf) // the namespace is deleted anyway
 		}
 	})
-	s.do(t, "delete", "deployment", "old").check(t, ExitOK)
-	s.do(t, "why", "deployment/old--east").check(t, ExitOK, "was the part in cluster east of a deployments.apps/old that has been deleted")
-	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, ExitOK)
-	s.do(t, "why", "deployment/old--east").check(t, ExitOK, "that has been deleted", "is being deleted since", "goes when cluster east has deleted it there")
-	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, ExitError, "no division that could be printed")
+	s.do(t, "delete", "deployment", "old").check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "was the leaf in cluster east of deployments.apps/old, which has been deleted")
+	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "which has been deleted", "is marked for deletion since", "is deleted when cluster east has deleted its copy")
+	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, clierror.ExitError, "no split to print")
 }
 
 func tryPlan(t *testing.T, s *splitSite) {
@@ -241,25 +245,25 @@ func tryPlan(t *testing.T, s *splitSite) {
 		s.stdin = stdin
 		return s.do(t, append([]string{"plan", "-f", "-"}, line...)...)
 	}
-	plan(s.root("web", 10)).check(t, ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 would change")
-	plan(s.root("web", 7)).check(t, 1, ", changed,", "Whole:", "1 of 1 would change")
+	plan(s.root("web", 10)).check(t, clierror.ExitOK, "web in namespace "+s.namespace+", unchanged", "0 of 1 objects would change")
+	plan(s.root("web", 7)).check(t, 1, ", changed,", "Total:", "1 of 1 objects would change")
 	plan(s.root("api", 3)).check(t, 1, "deployment/api", ", new,")
-	s.do(t, "get", "deployment", "api").check(t, ExitNotFound)
+	s.do(t, "get", "deployment", "api").check(t, clierror.ExitNotFound)
 	// The server sets the default.
-	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Whole:        1;")
+	plan(strings.Replace(s.root("api", 3), "  replicas: 3\n", "", 1)).check(t, 1, "Total:       1;")
 	plan(strings.Replace(s.root("web", 10), "{name: web}", `{name: web, annotations: {placement.workloads.kcp.dev/max-moves: many}}`, 1)).
-		check(t, ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no part is changed")
-	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, ExitInvalid, "spec.replicas")
-	plan("apiVersion: apps/v9\nkind: Deployment\nmetadata: {name: web}").check(t, ExitNotFound, "apps/v9")
-	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, ExitOK, "Nothing that is divided would change")
-	plan(s.root("web--east", 1)).check(t, ExitInvalid, "is a part of web")
-	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, ExitInvalid, "metadata.namespace: other")
-	s.do(t, "plan").check(t, ExitUsage, "-f FILE is required")
-	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, ExitUsage, "no such file")
+		check(t, clierror.ExitInvalid, "metadata.annotations[placement.workloads.kcp.dev/max-moves]", "no leaf changes")
+	plan("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: {replicas: many}").check(t, clierror.ExitInvalid, "spec.replicas")
+	plan("apiVersion: apps/v9\nkind: Deployment\nmetadata: {name: web}").check(t, clierror.ExitNotFound, "apps/v9")
+	plan("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}").check(t, clierror.ExitOK, "No split object would change")
+	plan(s.root("web--east", 1)).check(t, clierror.ExitInvalid, "is a leaf of web")
+	plan(strings.Replace(s.root("web", 1), "{name: web}", "{name: web, namespace: other}", 1)).check(t, clierror.ExitInvalid, "metadata.namespace is other")
+	s.do(t, "plan").check(t, clierror.ExitUsage, "-f FILE is required")
+	s.do(t, "plan", "-f", filepath.Join(s.home, "missing.yaml")).check(t, clierror.ExitUsage, "no such file")
 
 	// Fields of other owners: apply would be refused, and the plan reports that.
 	scaled := &unstructured.Unstructured{}
-	scaled.SetGroupVersionKind(deployments.GVK)
+	scaled.SetGroupVersionKind(sample.Deployments.GVK)
 	scaled.SetName("web")
 	scaled.SetNamespace(s.namespace)
 	if err := s.c.Patch(t.Context(), scaled, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":12}}`)), client.FieldOwner("somebody")); err != nil {
@@ -267,13 +271,13 @@ func tryPlan(t *testing.T, s *splitSite) {
 	}
 	plan(s.root("web", 7)).check(t, 1, "--force-conflicts", "somebody", ", changed,")
 	s.stdin = s.root("web", 10)
-	s.do(t, "apply", "-f", "-", "--force-conflicts").check(t, ExitOK)
+	s.do(t, "apply", "-f", "-", "--force-conflicts").check(t, clierror.ExitOK)
 
 	// A Placement or a Cluster shows the roots that it changes.
 	placement := `{apiVersion: workload.kcp.dev/v1alpha1, kind: Placement, metadata: {name: all}, spec: {selector: {}, strategy: weighted, weights: [{cluster: east, weight: 4}]}}`
-	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 would change")
-	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, ExitInvalid, "spec.strategy")
-	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 would change")
+	plan(placement).check(t, 1, "not in the files", "strategy weighted", "1 of 1 objects would change")
+	plan(strings.Replace(placement, "weighted", "odd", 1)).check(t, clierror.ExitInvalid, "spec.strategy")
+	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: north}\nspec: {syncMode: none}").check(t, 1, "north is not registered", "1 of 1 objects would change")
 	plan("apiVersion: workload.kcp.dev/v1alpha1\nkind: Cluster\nmetadata: {name: east}\nspec: {taints: [{key: old, effect: NoExecute}]}").check(t, 1, "the taint old:NoExecute is not tolerated")
 	// A namespace and the objects in it.
 	plan("---\n{apiVersion: v1, kind: Namespace, metadata: {name: fresh}}\n---\n"+strings.Replace(s.root("api", 4), "{name: api}", "{name: api}", 1), "-o", "json").check(t, 1, `"file": "new"`)
@@ -282,17 +286,17 @@ func tryPlan(t *testing.T, s *splitSite) {
 }
 
 func tryWhatif(t *testing.T, s *splitSite) {
-	s.do(t, "whatif").check(t, ExitUsage, "say what would happen")
-	s.do(t, "whatif", "--lose-cluster", "north").check(t, ExitNotFound, `"north" not found`, "rikctl get clusters")
-	s.do(t, "whatif", "--add-cluster", "east").check(t, ExitUsage, "there is a cluster east already")
-	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects end otherwise; 5 replicas are elsewhere, and 0 are unplaced", "west=10", "5m")
+	s.do(t, "whatif").check(t, clierror.ExitUsage, "a change is required")
+	s.do(t, "whatif", "--lose-cluster", "north").check(t, clierror.ExitNotFound, `"north" not found`, "rikctl get clusters")
+	s.do(t, "whatif", "--add-cluster", "east").check(t, clierror.ExitUsage, "cluster east already exists")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects would change; 5 replicas would move, and 0 would be unplaced", "west=10", "5m")
 	// Without a namespace, whatif covers all of them.
-	s.run(t, "whatif", "--lose-cluster", "east").check(t, ExitOK, "1 of 1 objects")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, ExitOK, "1 of 1 objects")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, ExitError, "is not divided", "rikctl why")
-	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, ExitError, "not divided")
-	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, ExitNotFound, `"wob" not found`)
-	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, ExitOK, "cluster: north", "then: 5", "unplaced: 0")
+	s.run(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitOK, "1 of 1 objects")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web").check(t, clierror.ExitOK, "1 of 1 objects")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/web--east").check(t, clierror.ExitError, "is not split", "rikctl why")
+	s.do(t, "whatif", "--lose-cluster", "east", "configmap/settings").check(t, clierror.ExitError, "not split")
+	s.do(t, "whatif", "--lose-cluster", "east", "deployment/wob").check(t, clierror.ExitNotFound, `"wob" not found`)
+	s.do(t, "whatif", "--remove-cluster", "west", "--add-cluster", "north=region=north,cpu=8", "-o", "yaml").check(t, clierror.ExitOK, "cluster: north", "then: 5", "unplaced: 0")
 	// None of these commands has written anything.
 	clusters := &workloadv1alpha1.ClusterList{}
 	if err := s.c.List(t.Context(), clusters); err != nil || len(clusters.Items) != 2 {
@@ -321,11 +325,11 @@ func tryReader(t *testing.T, s *splitSite) {
 	}
 	reader.stdin, stranger.stdin = s.root("web", 7), s.root("web", 7)
 	for _, line := range lines[:2] {
-		reader.run(t, slices.Concat(in(reader), line)...).check(t, ExitOK, "web", "east")
+		reader.run(t, slices.Concat(in(reader), line)...).check(t, clierror.ExitOK, "web", "east")
 	}
-	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you could not apply it", ", changed,", "Whole:        7;")
+	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you have no permission to apply it", ", changed,", "Total:       7;")
 	for _, line := range lines {
-		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, ExitDenied, "is forbidden", "looking needs get and list of clusters")
+		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, clierror.ExitDenied, "is forbidden", "this needs permission to get and list clusters")
 	}
 }
 
@@ -334,7 +338,7 @@ func tryRequests(t *testing.T, s *splitSite) {
 	const many = 40
 	for i := range many {
 		name := fmt.Sprintf("many-%02d", i)
-		s.create(t, s.inNamespace(parsed(t, s.root(name, 4))))
+		s.create(t, s.inNamespace(sample.Parse(t, s.root(name, 4))))
 		s.divide(t, name, map[string]int32{"east": 2, "west": 2})
 	}
 	var requests int
@@ -342,7 +346,7 @@ func tryRequests(t *testing.T, s *splitSite) {
 		requests++
 		return c.List(ctx, list, options...)
 	}
-	base, err := client.NewWithWatch(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme})
+	base, err := client.NewWithWatch(kcptest.LoopbackConfig(s.server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,29 +357,12 @@ func tryRequests(t *testing.T, s *splitSite) {
 			return c.Get(ctx, key, o, options...)
 		},
 	})
-	before, err := readSnapshot(t.Context(), c, "")
+	look, err := split.Foresee(t.Context(), c, &split.Scenario{Lost: []string{"east"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := at(12).Time
-	after := before.over()
-	if err := (&scenario{lost: []string{"east"}}).apply(after, now); err != nil {
-		t.Fatal(err)
-	}
-	objects, err := before.roots(t.Context(), deployments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var roots []plannedRoot
-	for _, o := range objects {
-		roots = append(roots, plannedRoot{o, deployments})
-	}
-	look, err := lookOut(t.Context(), before, after, roots, now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if look.Roots != many+1 || look.Moved != many+1 || requests > 3 {
-		t.Errorf("%d of %d roots move, found out with %d requests; want all of %d with 3: clusters, placements, deployments", look.Moved, look.Roots, requests, many+1)
+	if look.Roots != many+1 || look.Moved != many+1 || requests > 5 {
+		t.Errorf("%d of %d roots move, found out with %d requests; want all of %d with 5: clusters, placements, deployments, and two for the types that are split", look.Moved, look.Roots, requests, many+1)
 	}
 }
 
@@ -389,15 +376,15 @@ func (s *splitSite) inNamespace(o *unstructured.Unstructured) *unstructured.Unst
 func TestServerDivisionNeedsAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.do(t, "whatif", "--lose-cluster", "east").check(t, ExitNotFound, "this server is no kcp", "rikctl config use")
-	s.do(t, "plan", "-f", s.file(t, manifest("web", ""))).check(t, ExitNotFound, "this server is no kcp", "rikctl config use")
+	s.do(t, "whatif", "--lose-cluster", "east").check(t, clierror.ExitNotFound, "this server is not a kcp", "rikctl config use")
+	s.do(t, "plan", "-f", s.file(t, workloadManifest("web", ""))).check(t, clierror.ExitNotFound, "this server is not a kcp", "rikctl config use")
 	s.workload(t, "web", "")
-	s.do(t, "why", "workload/web").check(t, ExitError, "has no instances", "rikctl create instance")
-	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, ExitOK)
-	s.do(t, "why", "workload/web").check(t, ExitOK, "as 2 instances", "rikctl why web-")
+	s.do(t, "why", "workload/web").check(t, clierror.ExitError, "has no instances", "rikctl create instance")
+	s.do(t, "create", "instance", "-w", "web", "-r", "2").check(t, clierror.ExitOK)
+	s.do(t, "why", "workload/web").check(t, clierror.ExitOK, "as 2 instances", "rikctl why web-")
 	s.do(t, "apply", "-f", s.file(t, "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: api}\nspec: {selector: {matchLabels: {app: a}}, "+
-		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: \"registry.example/a:1\"}]}}}")).check(t, ExitOK)
-	s.do(t, "why", "deployment/api").check(t, ExitNotFound, "does not run yet", "rikctl describe deployments.apps/api")
-	s.do(t, "why", "workload", "wob").check(t, ExitNotFound, `"wob" not found`)
-	s.do(t, "why", "configmap/any").check(t, ExitNotFound, "this server is no kcp")
+		"template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: \"registry.example/a:1\"}]}}}")).check(t, clierror.ExitOK)
+	s.do(t, "why", "deployment/api").check(t, clierror.ExitNotFound, "does not run yet", "rikctl describe deployments.apps/api")
+	s.do(t, "why", "workload", "wob").check(t, clierror.ExitNotFound, `"wob" not found`)
+	s.do(t, "why", "configmap/any").check(t, clierror.ExitNotFound, "this server is not a kcp")
 }

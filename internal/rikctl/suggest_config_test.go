@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 	"rik.dev/rik/internal/testkit/apiprocess"
 )
@@ -39,7 +40,7 @@ func TestThePapersConfigurationLeadsToAWorkingCommand(t *testing.T) {
 				line[i] = strings.Replace(line[i], "MINE", mine, 1)
 			}
 			r := m.run(t, line...)
-			if r.code == ExitOK {
+			if r.code == clierror.ExitOK {
 				t.Fatalf("it worked without credentials: %s", r.out)
 			}
 			_, command, found := strings.Cut(r.err, "has both: rikctl ")
@@ -51,7 +52,7 @@ func TestThePapersConfigurationLeadsToAWorkingCommand(t *testing.T) {
 				next = append(next, strings.Trim(word, "'"))
 			}
 			again := m.run(t, next...)
-			if again.code != ExitOK && name != "typed client" || strings.Contains(again.err, "certificate") || strings.Contains(again.err, "credentials") {
+			if again.code != clierror.ExitOK && name != "typed client" || strings.Contains(again.err, "certificate") || strings.Contains(again.err, "credentials") {
 				t.Errorf("%q ends with %d: %s", next, again.code, again.err)
 			}
 		})
@@ -67,12 +68,12 @@ func TestConfigurationsWithoutCredentialsOfOthers(t *testing.T) {
 	if err := os.WriteFile(mine, []byte(`{"cluster": {"name": "rik", "server": "`+server.URL+`"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.run(t, "get", "nodes").check(t, ExitUnreachable, "config.yaml of the server's --data-dir")
+	m.run(t, "get", "nodes").check(t, clierror.ExitUnreachable, "config.yaml of the server's --data-dir")
 	// A configuration with an authority and a token has another error and another suggestion.
 	if err := os.WriteFile(mine, []byte(`{"cluster": {"name": "rik", "server": "`+server.URL+`", "token": "x"}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m.run(t, "get", "nodes").check(t, ExitUnreachable, "is not of the authority")
+	m.run(t, "get", "nodes").check(t, clierror.ExitUnreachable, "is not signed by the authority")
 }
 
 // TestTheServersOwnFileIsNotChanged checks that rikctl does not write to the server's file,
@@ -95,13 +96,13 @@ func TestTheServersOwnFileIsNotChanged(t *testing.T) {
 			m := newMachine(t)
 			m.env[config.EnvPath] = path
 			r := m.run(t, "config", "set-cluster", "office", "--server", "https://192.0.2.1:5000")
-			r.check(t, ExitError, "the server's own file")
+			r.check(t, clierror.ExitError, "belongs to the server")
 			_, command, found := strings.Cut(r.err, "a file of your own: rikctl ")
 			if !found {
 				t.Fatalf("the error names no command: %s", r.err)
 			}
-			m.run(t, strings.Fields(command)...).check(t, ExitOK, "office is kept in "+m.home)
-			m.run(t, "config", "use", "other").check(t, ExitError, "the server's own file")
+			m.run(t, strings.Fields(command)...).check(t, clierror.ExitOK, "office is stored in "+m.home)
+			m.run(t, "config", "use", "other").check(t, clierror.ExitError, "belongs to the server")
 		})
 	}
 	t.Cleanup(func() {

@@ -3,6 +3,8 @@ package rikctl
 import (
 	"strings"
 	"testing"
+
+	"rik.dev/rik/internal/rikctl/clierror"
 )
 
 // TestHintsForUsersOfKubernetes checks that typical commands of Kubernetes users lead to a
@@ -20,7 +22,7 @@ func TestHintsForUsersOfKubernetes(t *testing.T) {
 		"describe pod a":           `"rikctl get instances"`,
 		"get statefulsets":         "Workload",
 		"get pvc":                  "spec.volumes",
-		"get hpa":                  "nothing of this kind",
+		"get hpa":                  "no such type",
 		"get worklods":             "did you mean workload or workloads?",
 		"apply -f " + pod:          "a Workload (apiVersion rik.dev/v1alpha1)",
 		"create -f " + pod:         `"rikctl apply -f FILE"`,
@@ -34,7 +36,7 @@ func TestHintsForUsersOfKubernetes(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
 			r := s.do(t, strings.Fields(line)...)
-			if r.code == ExitOK || !strings.Contains(r.err, "next: ") || !strings.Contains(r.err, want) {
+			if r.code == clierror.ExitOK || !strings.Contains(r.err, "next: ") || !strings.Contains(r.err, want) {
 				t.Errorf("code %d, %q, want a hint with %q", r.code, r.err, want)
 			}
 			if strings.Contains(r.err, "CRDs") || strings.Contains(r.err, "did you mean nodes") {
@@ -43,6 +45,6 @@ func TestHintsForUsersOfKubernetes(t *testing.T) {
 		})
 	}
 	// Objects that do not exist are not suggested.
-	s.do(t, "logs", "absent").check(t, ExitNotFound, "absent")
-	s.do(t, "describe", "absent").check(t, ExitNotFound, "api-resources")
+	s.do(t, "logs", "absent").check(t, clierror.ExitNotFound, "absent")
+	s.do(t, "describe", "absent").check(t, clierror.ExitNotFound, "api-resources")
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/testkit/served"
 )
 
@@ -36,18 +37,18 @@ func (s site) report(ctx context.Context, name string, conditions ...metav1.Cond
 func TestServerCreateTenantWaits(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	notYet := metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "the datastore is slow"}
-	made := metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Reason: "Made", Message: "made"}
-	taken := metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}
+	notYet := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NotMade", Message: "the datastore is slow"}
+	made := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Made", Message: "made"}
+	taken := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NamespaceTaken", Message: "taken"}
 	for name, tc := range map[string]struct {
 		conditions []metav1.Condition
 		timeout    string
 		code       int
 		words      []string
 	}{
-		"made":    {[]metav1.Condition{notYet, made}, served.Timeout.String(), ExitOK, []string{"created"}},
-		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), ExitConflict, []string{"already exists", "next:", "of another name"}},
-		"nothing": {nil, "1s", ExitUnreachable, []string{"timed out", "the controller has not seen the tenant", "describe tenant"}},
+		"made":    {[]metav1.Condition{notYet, made}, served.Timeout.String(), clierror.ExitOK, []string{"created"}},
+		"taken":   {[]metav1.Condition{taken}, served.Timeout.String(), clierror.ExitConflict, []string{"already exists", "next:", "with another name"}},
+		"nothing": {nil, "1s", clierror.ExitUnreachable, []string{"timed out", "the controller has not reported on the tenant", "describe tenant"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,33 +58,6 @@ func TestServerCreateTenantWaits(t *testing.T) {
 			s.do(t, "create", "tenant", tenant, "--user", "ada", "--timeout", tc.timeout).check(t, tc.code, tc.words...)
 			if err := <-reported; err != nil {
 				t.Error(err)
-			}
-		})
-	}
-}
-
-func TestValidateTenant(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		condition metav1.Condition
-		done      bool
-		said      string
-		code      int
-	}{
-		"nothing yet": {metav1.Condition{Type: "Other", Status: metav1.ConditionTrue}, false, unseen, ExitOK},
-		"not made":    {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: "NotMade", Message: "slow"}, false, "slow", ExitOK},
-		"made":        {metav1.Condition{Type: tenantReady, Status: metav1.ConditionTrue, Message: "made"}, true, "made", ExitOK},
-		"taken":       {metav1.Condition{Type: tenantReady, Status: metav1.ConditionFalse, Reason: tenantTaken, Message: "taken"}, false, "taken", ExitConflict},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			done, said, err := validateTenant(&rikv1alpha1.Tenant{Status: rikv1alpha1.TenantStatus{Conditions: []metav1.Condition{tc.condition}}})
-			code := ExitOK
-			if err != nil {
-				code = validate(err, "").code
-			}
-			if done != tc.done || said != tc.said || code != tc.code {
-				t.Errorf("judgeTenant = %v, %q, %v", done, said, err)
 			}
 		})
 	}

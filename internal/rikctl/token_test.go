@@ -6,32 +6,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
-
-func TestTokenRows(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
-	at := func(d time.Duration) *time.Time { v := now.Add(d); return &v }
-	got := tokenRows([]jointoken.Info{
-		{ID: "aaaa", Created: now.Add(-time.Hour * 50), Description: "kept \x1b[31m"},
-		{ID: "bbbb", Created: now.Add(-time.Hour), Expires: at(23 * time.Hour), Uses: 3, LastUsed: at(-time.Minute * 2)},
-		{ID: "cccc", Created: now.Add(-time.Hour), Expires: at(0)},
-	}, now)
-	want := []string{
-		"aaaa\t2d2h\tnever\t0\tnever\tkept ^[[31m",
-		"bbbb\t60m\tin 23h\t3\t2m ago\t",
-		"cccc\t60m\texpired\t0\tnever\t",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("tokenRows (-want +got):\n%s", diff)
-	}
-}
 
 // TestTokenCommands runs against a fake server with one token. The tests of the server cover its
 // behavior.
@@ -61,21 +40,21 @@ func TestTokenCommands(t *testing.T) {
 	m := newMachine(t)
 	m.env[config.EnvServer] = server.URL
 
-	if r := m.run(t, "token", "create", "--ttl", "90m", "--description", "rack 7"); r.code != ExitOK || r.out != "rik1.hash.abcd.secret\n" {
+	if r := m.run(t, "token", "create", "--ttl", "90m", "--description", "rack 7"); r.code != clierror.ExitOK || r.out != "rik1.hash.abcd.secret\n" {
 		t.Errorf("create ended with %d and printed %q, %q: only the token is wanted", r.code, r.out, r.err)
 	}
 	if request := <-asked; request != (jointoken.Request{Seconds: 5400, Description: "rack 7"}) {
 		t.Errorf("asked was %+v", request)
 	}
-	m.run(t, "token", "create").check(t, ExitOK)
+	m.run(t, "token", "create").check(t, clierror.ExitOK)
 	if request := <-asked; request.Seconds != 24*3600 {
 		t.Errorf("without --ttl a token lives %d s, want a day", request.Seconds)
 	}
-	m.run(t, "token", "list").check(t, ExitOK, "abcd", "rack 7", "LAST USED")
-	m.run(t, "token", "list", "-o", "json").check(t, ExitOK, `"id": "abcd"`)
-	m.run(t, "token", "delete", "abcd").check(t, ExitOK, "token abcd revoked")
-	m.run(t, "token", "delete", "none").check(t, ExitNotFound, "not found", "rikctl token list")
+	m.run(t, "token", "list").check(t, clierror.ExitOK, "abcd", "rack 7", "LAST USED")
+	m.run(t, "token", "list", "-o", "json").check(t, clierror.ExitOK, `"id": "abcd"`)
+	m.run(t, "token", "delete", "abcd").check(t, clierror.ExitOK, "token abcd revoked")
+	m.run(t, "token", "delete", "none").check(t, clierror.ExitNotFound, "not found", "rikctl token list")
 	for _, line := range []string{"token create --ttl -1s", "token create --ttl 1ms", "token create x", "token delete", "token list -o yaml", "token nonsense"} {
-		m.run(t, strings.Fields(line)...).check(t, ExitUsage)
+		m.run(t, strings.Fields(line)...).check(t, clierror.ExitUsage)
 	}
 }

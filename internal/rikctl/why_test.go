@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/config"
 )
 
@@ -33,6 +34,6 @@ func TestWhyWithoutScheduler(t *testing.T) {
 	t.Cleanup(server.Close)
 	m := newMachine(t)
 	m.env[config.EnvServer] = server.URL
-	m.run(t, "why", "web-1").check(t, ExitUnreachable, "web-1 is Pending",
+	m.run(t, "why", "web-1").check(t, clierror.ExitUnreachable, "web-1 is Pending",
 		"no scheduler has been connected to the controller since 2026-11-22T10:00:00Z", "next: start the scheduler", "--scheduler-url")
 }

@@ -69,6 +69,14 @@ type Found struct {
 	Client *api.Config
 }
 
+// Origin names the file that the configuration is from, or the environment variable.
+func (f *Found) Origin() string {
+	if f.Path == "" {
+		return "$" + EnvServer
+	}
+	return f.Path
+}
+
 // Source holds everything that Find reads.
 type Source struct {
 	// Flag is the value of --config.
@@ -206,7 +214,7 @@ func Decode(path string, data []byte) (File, error) {
 		return File{}, wrong(path, form, fmt.Errorf("neither YAML nor JSON: %w", err))
 	}
 	if isKubeconfig(asJSON) {
-		return File{}, wrong(path, fmt.Sprintf("\"--kubeconfig %s\" uses it; %s", path, form), errors.New("it is a kubeconfig, which has another form"))
+		return File{}, wrong(path, fmt.Sprintf("\"--kubeconfig %s\" uses it; %s", path, form), errors.New("the file is a kubeconfig"))
 	}
 	var file File
 	if err := strictdecode.Join(discreet(strictdecode.Check(asJSON, &file))); err != nil {
@@ -258,7 +266,7 @@ func (s Source) finish(path string, file File) (*Found, error) {
 	}
 	client, err := s.client(c, filepath.Dir(path))
 	if err != nil {
-		return nil, wrong(path, "correct it in "+path+": paths in it that are not absolute start at its directory", err)
+		return nil, wrong(path, "correct it in "+path+"; relative paths in it start at its directory", err)
 	}
 	file.Cluster = c
 	return &Found{Path: path, File: file, Client: client}, nil
@@ -298,7 +306,7 @@ func (s Source) client(c Cluster, dir string) (*api.Config, error) {
 		return nil, err
 	}
 	if (len(certificate) > 0) != (len(key) > 0) {
-		return nil, errors.New("cluster.clientCertificate and cluster.clientKey go together: one of them is missing")
+		return nil, errors.New("cluster.clientCertificate and cluster.clientKey must both be set")
 	}
 	out := api.NewConfig()
 	cluster := api.NewCluster()

@@ -15,13 +15,13 @@ type MissingError struct {
 
 // Error lists the places that Find searched.
 func (e *MissingError) Error() string {
-	return "no configuration says which cluster to speak to; looked at\n  " + strings.Join(e.Looked, "\n  ")
+	return "no configuration names a cluster; looked at\n  " + strings.Join(e.Looked, "\n  ")
 }
 
 // Next is what the user can do.
 func (e *MissingError) Next() string {
 	return `start a cluster on this machine with "sudo rik server" and run rikctl with sudo, ` +
-		`or point at another one with "rikctl config set-cluster NAME --server https://HOST:5000 --certificate-authority FILE --token TOKEN"`
+		`or add another one with "rikctl config set-cluster NAME --server https://HOST:5000 --certificate-authority FILE --token TOKEN"`
 }
 
 // DeniedError reports a configuration that exists but that the user may not read.
@@ -46,7 +46,7 @@ func (e *DeniedError) Next() string {
 		return "run the command with sudo"
 	}
 	dir := strings.TrimSuffix(e.Target, "/config.yaml")
-	return fmt.Sprintf("run the command with sudo, or take a copy for yourself once:\n  mkdir -p %s && sudo install -m 600 -o \"$(id -un)\" %s %s",
+	return fmt.Sprintf("run the command with sudo, or copy the file once:\n  mkdir -p %s && sudo install -m 600 -o \"$(id -un)\" %s %s",
 		dir, e.Path, e.Target)
 }
 
@@ -76,11 +76,11 @@ func wrong(where, next string, err error) error {
 
 // WrongKubeconfig returns the WrongError of a kubeconfig that the user named.
 func WrongKubeconfig(path string, err error) error {
-	return wrong(path, "--kubeconfig takes a file as kubectl has it, and --context the name of a context in it; a file of rikctl's own form goes to --config", cause(err))
+	return wrong(path, "--kubeconfig takes a kubeconfig, and --context the name of a context in it; --config takes a file in rikctl's own form", cause(err))
 }
 
 // form describes the expected form of a configuration.
-const form = `it should look like "cluster: {name: NAME, server: 'https://HOST:5000', certificateAuthority: FILE, token: TOKEN}", ` +
+const form = `the file must look like "cluster: {name: NAME, server: 'https://HOST:5000', certificateAuthority: FILE, token: TOKEN}", ` +
 	`with clientCertificate and clientKey instead of the token for a user with a certificate; "rikctl config set-cluster" writes such a file`
 
 func nextForServer(where string) string {
@@ -93,7 +93,7 @@ func nextForServer(where string) string {
 func unreadable(p place, err error) error {
 	next := fmt.Sprintf("check the path that %s gives", p.label)
 	if !p.must {
-		next = "see to the file, or name another with --config"
+		next = "check the file, or name another one with --config"
 	}
 	return &WrongError{Where: fmt.Sprintf("%s (%s)", p.path, p.label), Err: cause(err), next: next}
 }

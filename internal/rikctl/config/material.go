@@ -27,7 +27,7 @@ func (s Source) material(value, dir, field string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", field, err)
 	}
 	if !strings.Contains(string(data), pemMark) {
-		return nil, fmt.Errorf("%s: %s holds no PEM", field, s.resolve(value, dir))
+		return nil, fmt.Errorf("%s: %s contains no PEM", field, s.resolve(value, dir))
 	}
 	return data, nil
 }

@@ -32,7 +32,7 @@ func (f File) Using(name string) (File, error) {
 	known := f.known()
 	at := slices.IndexFunc(known, func(o Cluster) bool { return o.Name == name })
 	if at < 0 {
-		return f, fmt.Errorf("no cluster %q is kept: there are %q", name, f.Names())
+		return f, fmt.Errorf("cluster %q is not in the configuration; it has %q", name, f.Names())
 	}
 	f.Clusters = known
 	f.Cluster = known[at]

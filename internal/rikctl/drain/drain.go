@@ -1,4 +1,7 @@
-// Package drain decides which instances of a node may be evicted next.
+// Package drain decides which instances of a node may be evicted next, and evicts them.
+//
+// An Executor reads the state, calls Plan and deletes instances, until the drain is done. It saves
+// its progress in annotations, so that another Executor can continue.
 //
 // Plan is pure. The caller calls it again for each new state, and each result is valid only for
 // that state. An instance of an Automatic workload may be evicted if at most
@@ -127,7 +130,7 @@ func (s State) planAutomatic(key string, w *rikv1alpha1.Workload, here []*rikv1a
 	}
 	if held > 0 {
 		step.Waiting = append(step.Waiting,
-			fmt.Sprintf("workload %s to have enough ready instances: %d more have to go", key, held))
+			fmt.Sprintf("workload %s to have enough ready instances; %d instances remain to be deleted", key, held))
 	}
 }
 

@@ -83,7 +83,7 @@ func (f *Forwarder) open(ctx context.Context, address string, port Port) (taken 
 	var config net.ListenConfig
 	l, err := config.Listen(ctx, "tcp", net.JoinHostPort(address, strconv.Itoa(port.Local)))
 	if err != nil {
-		return 0, fmt.Errorf("awaiting connections for port %d: %w", port.Remote, err)
+		return 0, fmt.Errorf("listening for port %d: %w", port.Remote, err)
 	}
 	f.listeners = append(f.listeners, listener{l, port})
 	return l.Addr().(*net.TCPAddr).Port, nil
@@ -122,7 +122,7 @@ func (f *Forwarder) accept(ctx context.Context, group *errgroup.Group, l listene
 			return nil //nolint:nilerr // the listener was closed for that
 		}
 		if err != nil {
-			return fmt.Errorf("awaiting connections on %s: %w", l.Addr(), err)
+			return fmt.Errorf("accepting connections on %s: %w", l.Addr(), err)
 		}
 		group.Go(func() error {
 			err := f.join(ctx, conn.(*net.TCPConn), l.port.Remote)

@@ -1,0 +1,19 @@
+package cluster
+
+import (
+	"strings"
+	"testing"
+
+	"rik.dev/rik/internal/rikctl/sample"
+)
+
+func TestPortableTakesOneContextWhole(t *testing.T) {
+	t.Parallel()
+	data, err := portable(sample.Kubeconfig(t, t.TempDir()), "west")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(data); !strings.Contains(text, sample.Canary) || strings.Contains(text, "east") || strings.Contains(text, "tokenFile") {
+		t.Errorf("portable = %s", text)
+	}
+}

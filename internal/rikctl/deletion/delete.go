@@ -1,0 +1,176 @@
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	kubedelete "k8s.io/kubectl/pkg/cmd/delete"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/workloadkind"
+)
+
+// NewCommand is kubectl's delete, extended by the form of the published design: it deletes an
+// app by its name, and reports each node that has removed it.
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
+	cmd := kubedelete.NewCmdDelete(t.Kube, t.Streams)
+	kubectls := cmd.Run
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		if kind, names, ok := workloadkind.Parse(given); ok {
+			if err := validateDelete(cmd, names); err != nil {
+				return err
+			}
+			return t.deleteOfKind(cmd, func(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Workload, error) {
+				return workloadkind.Find(ctx, c, kind, names, client.InNamespace(namespace))
+			})
+		}
+		if len(given) == 1 && !chosenOtherwise(cmd) && t.noType(given[0]) {
+			if err := validateDelete(cmd, given); err != nil {
+				return err
+			}
+			return t.deleteOfKind(cmd, deletable(given[0]))
+		}
+		kubectls(cmd, given)
+		return nil
+	}
+	return cmd
+}
+
+// chosenOtherwise reports whether flags select what to delete.
+func chosenOtherwise(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{"filename", "kustomize", "selector", "field-selector", "all", "raw"}, cmd.Flags().Changed)
+}
+
+// validateDelete refuses flags that have no effect on apps and functions.
+func validateDelete(cmd *cobra.Command, names []string) error {
+	if len(names) == 0 {
+		return cmdline.Errorf(cmd, "a name is required, such as: %s delete app helloworld", cmdline.Program)
+	}
+	for _, other := range []string{"all", "all-namespaces", "selector", "field-selector", "filename", "kustomize", "raw", "force", "grace-period", "dry-run", "cascade", "output", "interactive"} {
+		if cmd.Flags().Changed(other) {
+			return cmdline.Errorf(cmd, "--%s is not available for apps and functions; use \"%s delete workload\"", other, cmdline.Program)
+		}
+	}
+	return nil
+}
+
+// noType reports whether a word is certainly not the name of a type.
+func (t *tool) noType(word string) bool {
+	if strings.ContainsAny(word, "/,.") {
+		return false
+	}
+	mapper, err := t.Getter.ToRESTMapper()
+	if err != nil {
+		return false // kubectl's code reports the cause
+	}
+	_, err = mapper.ResourceFor(schema.GroupVersionResource{Resource: strings.ToLower(word)})
+	return meta.IsNoMatchError(err)
+}
+
+// deleteOfKind implements "delete app NAME" and, for the published design, "delete NAME".
+func (t *tool) deleteOfKind(cmd *cobra.Command, find func(context.Context, client.Client, string) ([]rikv1alpha1.Workload, error)) error {
+	c, namespace, err := t.NamespacedClient()
+	if err != nil {
+		return err
+	}
+	waits, _ := cmd.Flags().GetBool("wait")
+	timeout, _ := cmd.Flags().GetDuration("timeout")
+	found, problem := find(cmd.Context(), c, namespace)
+	problems := []error{problem}
+	for i := range found {
+		problems = append(problems, t.destroy(cmd.Context(), c, &found[i], waits, timeout))
+	}
+	return errors.Join(problems...)
+}
+
+// destroy deletes a workload. It then reports the nodes that have confirmed the deletion.
+func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, timeout time.Duration) error {
+	instances, err := target.InstancesOf(ctx, c, w)
+	if err != nil {
+		return err
+	}
+	uid := w.UID
+	if err := c.Delete(ctx, w, client.Preconditions{UID: &uid}); err != nil {
+		return fmt.Errorf("deleting %s: %w", w.Name, err)
+	}
+	if !waits {
+		_, _ = fmt.Fprintf(t.Streams.Out, "%s is being deleted\n", w.Name)
+		return nil
+	}
+	if err := awaitEnd(ctx, c, w, timeout); err != nil {
+		return err
+	}
+	nodes := target.NodesOf(instances)
+	for _, n := range nodes {
+		_, _ = fmt.Fprintf(t.Streams.Out, "%s deleted on %s\n", w.Name, n)
+	}
+	if len(nodes) == 0 {
+		_, _ = fmt.Fprintf(t.Streams.Out, "%s deleted\n", w.Name)
+	}
+	return nil
+}
+
+// awaitEnd waits until the workload and all its instances are gone.
+func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration) error {
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: "the deletion of " + w.Name + "; its nodes have not confirmed that they removed its instances"})
+		defer cancel()
+	}
+	err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		now := &rikv1alpha1.Workload{}
+		err := c.Get(ctx, client.ObjectKeyFromObject(w), now)
+		if err == nil && now.UID == w.UID {
+			return false, nil
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return false, err
+		}
+		left, err := target.InstancesOf(ctx, c, w)
+		return !slices.ContainsFunc(left, func(i rikv1alpha1.Instance) bool { return ownedBy(&i, w) }), err
+	})
+	var late clierror.TimeoutError
+	if err != nil && errors.As(context.Cause(ctx), &late) {
+		return late
+	}
+	return err
+}
+
+func ownedBy(i *rikv1alpha1.Instance, w *rikv1alpha1.Workload) bool {
+	return slices.ContainsFunc(i.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == w.UID })
+}
+
+// deletable returns the function that finds the workload of "delete NAME": a Function, or an
+// App if no Function has that name. Other workloads need their type in front of the name.
+func deletable(name string) func(context.Context, client.Client, string) ([]rikv1alpha1.Workload, error) {
+	return func(ctx context.Context, c client.Client, namespace string) ([]rikv1alpha1.Workload, error) {
+		var missing error
+		for _, kind := range []rikv1alpha1.WorkloadKind{rikv1alpha1.KindFunction, rikv1alpha1.KindApp} {
+			found, err := workloadkind.Find(ctx, c, kind, []string{name}, client.InNamespace(namespace))
+			if err == nil {
+				return found, nil
+			}
+			if !apierrors.IsNotFound(err) {
+				return nil, err
+			}
+			missing = err
+		}
+		return nil, missing
+	}
+}

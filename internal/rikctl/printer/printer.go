@@ -1,0 +1,86 @@
+// Package printer has the forms of output that several commands share: lines of a description,
+// amounts, and values as JSON or YAML.
+package printer
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/kubectl/pkg/describe"
+	"sigs.k8s.io/yaml"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/cmdline"
+)
+
+// OrNone returns the text, or "<none>" if it is empty.
+func OrNone(text string) string {
+	if text == "" {
+		return "<none>"
+	}
+	return text
+}
+
+// Field writes one line with a name and a value, "<none>" for an empty value.
+func Field(w describe.PrefixWriter, level int, name string, value any) {
+	w.Write(level, "%s:\t%s\n", name, OrNone(fmt.Sprint(value)))
+}
+
+// Optional writes a line only if the value is not empty.
+func Optional(w describe.PrefixWriter, level int, name, value string) {
+	if value != "" {
+		Field(w, level, name, value)
+	}
+}
+
+// Mebibytes uses one unit for all values, so that columns can be compared and sorted.
+func Mebibytes(n int64) string { return fmt.Sprintf("%dMi", n>>20) }
+
+// Runs summarizes what a template runs.
+func Runs(t *rikv1alpha1.InstanceTemplate) string {
+	var words []string
+	for i := range t.Containers {
+		words = append(words, t.Containers[i].Image)
+	}
+	if t.Function != nil {
+		words = append(words, t.Function.Execution.Rootfs+t.Function.Execution.Image)
+	}
+	if t.App != nil {
+		words = append(words, strings.TrimSuffix(t.App.Repo+"@"+t.App.Version, "@"))
+	}
+	return strings.Join(words, ",")
+}
+
+// Outputs lists the values of -o for output that is not API objects.
+var Outputs = []string{"json", "yaml"}
+
+// AddOutput adds the flag -o.
+func AddOutput(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "", "json or yaml, or text when empty")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(Outputs, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// CheckOutput refuses other values of -o.
+func CheckOutput(cmd *cobra.Command, output string) error {
+	if output != "" && !slices.Contains(Outputs, output) {
+		return cmdline.Errorf(cmd, "--output %q is not supported; use json or yaml", output)
+	}
+	return nil
+}
+
+// Data writes a value that is not an API object as JSON or YAML.
+func Data(out io.Writer, data any, output string) error {
+	text, err := json.MarshalIndent(data, "", "    ")
+	if err == nil && output == "yaml" {
+		text, err = yaml.JSONToYAML(text)
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", output, err)
+	}
+	_, err = fmt.Fprintln(out, strings.TrimRight(string(text), "\n"))
+	return err
+}

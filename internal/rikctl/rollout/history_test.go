@@ -1,0 +1,29 @@
+package rollout
+
+import (
+	"bytes"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/sample"
+)
+
+func TestHistoryGolden(t *testing.T) {
+	t.Parallel()
+	w := sample.SampleWorkload()
+	revisions := []rikv1alpha1.WorkloadRevision{
+		{ObjectMeta: metav1.ObjectMeta{Name: "web-c2d2f2g2h2"}, Revision: 1, Template: sample.SampleTemplate()},
+		{ObjectMeta: metav1.ObjectMeta{Name: "web-b2c4d6f8h2"}, Revision: 2, Template: rikv1alpha1.InstanceTemplate{
+			App: &rikv1alpha1.App{Repo: "https://example.org/a", Version: "2"}}},
+	}
+	var out bytes.Buffer
+	if err := printHistory(&out, w, revisions); err != nil {
+		t.Fatal(err)
+	}
+	if err := printTemplate(&out, &revisions[1]); err != nil {
+		t.Fatal(err)
+	}
+	sample.Golden(t, "history", out.Bytes())
+}

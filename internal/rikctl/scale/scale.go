@@ -1,0 +1,80 @@
+package scale
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+	kubescale "k8s.io/kubectl/pkg/cmd/scale"
+	"k8s.io/kubectl/pkg/util/completion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rikctl/access"
+	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/target"
+)
+
+// NewCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
+// workloads that ignore their number of replicas.
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
+	cmd := kubescale.NewCmdScale(t.Kube, t.Streams)
+	cmd.Short = "Set how many instances an Automatic workload keeps"
+	cmd.Long = "Set how many instances a workload with deploy: Automatic keeps."
+	cmd.Example = cmdline.Example("rikctl scale workload web --replicas=5")
+	cmd.ValidArgsFunction = completion.SpecifiedResourceTypeAndNameCompletionFunc(t.Kube, []string{"workload"})
+	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
+		// kubectl ignores a negative number, and truncates a large one.
+		if replicas, err := cmd.Flags().GetInt("replicas"); err == nil && (replicas < 0 || replicas > math.MaxInt32) {
+			return cmdline.Errorf(cmd, "--replicas must be a number from 0 to %d", math.MaxInt32)
+		}
+		if len(given) == 0 && cmd.Flags().Lookup("filename").Value.String() == "[]" {
+			return cmdline.Errorf(cmd, "a workload is required, such as: rikctl scale workload web --replicas=3")
+		}
+		return nil
+	}
+	cmd.PostRun = func(cmd *cobra.Command, given []string) { t.remarkManual(cmd, given) }
+	return cmd
+}
+
+// remarkManual prints a remark for Manual workloads. Its errors do not fail the command.
+func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
+	if len(given) == 0 {
+		return
+	}
+	namespace, err := t.Namespace()
+	if err != nil {
+		return
+	}
+	c, err := t.Client()
+	if err != nil {
+		return
+	}
+	for _, n := range scaled(given) {
+		w := &rikv1alpha1.Workload{}
+		err := c.Get(cmd.Context(), client.ObjectKey{Namespace: namespace, Name: n}, w)
+		if err == nil && w.Spec.Deploy != rikv1alpha1.DeployAutomatic {
+			_, _ = fmt.Fprintf(t.Streams.ErrOut, "note: workload %s has deploy: Manual, so its number of instances does not change; "+
+				"\"rikctl create instance -w %s\" starts more\n", n, n)
+		}
+	}
+}
+
+// scaled returns the names of the workloads among the arguments of scale.
+func scaled(given []string) []string {
+	var names []string
+	if !strings.Contains(given[0], "/") {
+		if tg, err := target.Parse(given[0] + "/x"); err != nil || !tg.Workload {
+			return nil
+		}
+		return given[1:]
+	}
+	for _, arg := range given {
+		if tg, err := target.Parse(arg); err == nil && tg.Workload {
+			names = append(names, tg.Name)
+		}
+	}
+	return names
+}

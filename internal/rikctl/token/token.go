@@ -1,0 +1,203 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"rik.dev/rik/internal/rikctl/access"
+	"rik.dev/rik/internal/rikctl/clierror"
+	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rpc/jointoken"
+)
+
+// tokenLife is the default lifetime of a new token.
+const tokenLife = 24 * time.Hour
+
+// NewCommand returns the command "rikctl token".
+func NewCommand(factory *access.Factory) *cobra.Command {
+	t := &tool{factory}
+	return cmdline.Group(&cobra.Command{
+		Use:   "token",
+		Short: "Manage the tokens with which machines join as nodes",
+		Long: `Create, list and revoke join tokens. A machine becomes a node when its agent starts
+with a token. The token contains the hash of the cluster's certificate authority, so
+the machine sends the secret only to this cluster. The server stores only a hash of
+the secret, so a token is shown once, when it is created.`,
+	}, t.tokenCreateCommand(), t.tokenListCommand(), t.tokenDeleteCommand())
+}
+
+func (t *tool) tokenCreateCommand() *cobra.Command {
+	var life time.Duration
+	var request jointoken.Request
+	cmd := &cobra.Command{
+		Use:   "create",
+		Short: "Create a join token and print it",
+		Example: cmdline.Example(`
+rikctl token create
+rikctl token create --ttl 1h --description "rack 7" > node-token`),
+		Args: cmdline.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if life < 0 || life > 0 && life < time.Second {
+				return cmdline.Errorf(cmd, "--ttl %v is too short: it must be at least 1s, or 0 for a token that does not expire", life)
+			}
+			request.Seconds = int64(life / time.Second)
+			return t.createToken(cmd.Context(), request)
+		},
+	}
+	cmd.Flags().DurationVar(&life, "ttl", tokenLife, "time after which the token expires; 0 for never")
+	cmd.Flags().StringVar(&request.Description, "description", "", "purpose of the token")
+	return cmd
+}
+
+func (t *tool) createToken(ctx context.Context, request jointoken.Request) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	c, _, err := t.RESTClient()
+	if err != nil {
+		return err
+	}
+	data, err := c.Post().AbsPath(jointoken.Path).Body(body).SetHeader("Content-Type", "application/json").DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("creating a join token: %w", err)
+	}
+	var made jointoken.Created
+	if err := json.Unmarshal(data, &made); err != nil {
+		return fmt.Errorf("reading the new join token: %w", err)
+	}
+	_, err = fmt.Fprintln(t.Streams.Out, made.Token)
+	return err
+}
+
+func (t *tool) tokenListCommand() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the join tokens, without their secrets",
+		Args:  cmdline.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "json" {
+				return cmdline.Errorf(cmd, "--output %q is not supported; use json", output)
+			}
+			return t.listTokens(cmd.Context(), output == "json")
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json, or a table when empty")
+	return cmd
+}
+
+func (t *tool) tokens(ctx context.Context) (jointoken.List, error) {
+	var list jointoken.List
+	c, _, err := t.RESTClient()
+	if err != nil {
+		return list, err
+	}
+	data, err := c.Get().AbsPath(jointoken.Path).DoRaw(ctx)
+	if err != nil {
+		return list, fmt.Errorf("listing the join tokens: %w", err)
+	}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return list, fmt.Errorf("reading the join tokens: %w", err)
+	}
+	return list, nil
+}
+
+func (t *tool) listTokens(ctx context.Context, asJSON bool) error {
+	list, err := t.tokens(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		encoder := json.NewEncoder(t.Streams.Out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(list)
+	}
+	if len(list.Items) == 0 {
+		_, _ = fmt.Fprintln(t.Streams.ErrOut, "There are no join tokens.")
+		return nil
+	}
+	w := printers.GetNewTabWriter(t.Streams.Out)
+	_, _ = fmt.Fprintln(w, "ID\tAGE\tEXPIRES\tUSES\tLAST USED\tDESCRIPTION")
+	for _, row := range tokenRows(list.Items, time.Now()) {
+		_, _ = fmt.Fprintln(w, row)
+	}
+	return w.Flush()
+}
+
+// tokenRows returns the lines of the table, relative to the time now.
+func tokenRows(tokens []jointoken.Info, now time.Time) []string {
+	var rows []string
+	for i := range tokens {
+		k := &tokens[i]
+		expires, used := "never", "never"
+		switch {
+		case k.Expires == nil:
+		case !k.Expires.After(now):
+			expires = "expired"
+		default:
+			expires = "in " + duration.HumanDuration(k.Expires.Sub(now))
+		}
+		if k.LastUsed != nil {
+			used = duration.HumanDuration(now.Sub(*k.LastUsed)) + " ago"
+		}
+		var row bytes.Buffer
+		for _, cell := range []string{k.ID, duration.HumanDuration(now.Sub(k.Created)), expires, strconv.FormatInt(k.Uses, 10), used} {
+			row.WriteString(cell + "\t")
+		}
+		row.WriteString(printers.EscapeTerminal(k.Description))
+		rows = append(rows, row.String())
+	}
+	return rows
+}
+
+func (t *tool) tokenDeleteCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete ID...",
+		Short: "Revoke join tokens",
+		Long: `Revoke join tokens. No machine can join with a revoked token. Nodes that have joined
+keep their certificates; "rikctl delete node NAME" revokes the one of a node.`,
+		Args: cmdline.Args(cobra.MinimumNArgs(1)),
+		ValidArgsFunction: func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+			list, _ := t.tokens(cmd.Context()) // without an answer, completion offers no tokens
+			var ids []string
+			for i := range list.Items {
+				ids = append(ids, list.Items[i].ID+"\t"+list.Items[i].Description)
+			}
+			return ids, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, given []string) error {
+			var problems []error
+			for _, id := range given {
+				problems = append(problems, t.deleteToken(cmd.Context(), id))
+			}
+			return errors.Join(problems...)
+		},
+	}
+}
+
+func (t *tool) deleteToken(ctx context.Context, id string) error {
+	c, _, err := t.RESTClient()
+	if err != nil {
+		return err
+	}
+	err = c.Delete().AbsPath(jointoken.Path, id).Do(ctx).Error()
+	if apierrors.IsNotFound(err) {
+		return clierror.WithNext(err, `"rikctl token list" shows the tokens; a token's ID is its third part, between the dots`)
+	}
+	if err != nil {
+		return fmt.Errorf("revoking join token %s: %w", id, err)
+	}
+	_, _ = fmt.Fprintf(t.Streams.Out, "token %s revoked\n", id)
+	return nil
+}
