@@ -10,7 +10,7 @@ COMMIT_DATE := $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-
 DIRTY := $(if $(shell git status --porcelain --untracked-files=no 2>/dev/null),true,false)
 SET := -X rik.dev/rik/internal/version
 LDFLAGS := -s -w $(SET).Version=$(VERSION) $(SET).Commit=$(COMMIT) $(SET).Date=$(COMMIT_DATE) $(SET).Dirty=$(DIRTY)
-# A kubectl that is not told its version finds no server's acceptable.
+# A kubectl that is built without a version accepts no server's version.
 KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*,\1,p' go.mod)
 RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
@@ -19,19 +19,19 @@ GOVULNCHECK_VERSION := v1.9.0
 export PREFIX DESTDIR
 export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
 TAGS := $(shell source hack/env.sh && echo $$RIK_TAGS)
-# The Go that hack/deps.sh fetched, if it had to. It knows its own GOROOT.
+# If hack/deps.sh fetched a Go, it comes first. It finds its own GOROOT.
 export PATH := $(BIN)/toolchain/bin:$(PATH)
 unexport GOROOT
 
-# What running containers takes besides rik itself and runc.
+# The programs that run containers, in addition to rik and runc.
 CONTAINER_PROGRAMS := rikctl rik-shim rik-unpack rik-dns
-# The rest: a node without a server, and the init of microVMs.
+# The other programs: the agent of a node without a server, and the init of microVMs.
 OTHER_PROGRAMS := riklet rik-init
-# SQLite is C, so rik is built with cgo. All other programs are static, and run on a machine
-# of any libc. Nobody keeps what a debugger of C reads: without it (-g) SQLite takes a quarter
-# less time to compile.
+# SQLite is C, so rik needs cgo. All other programs are static and run with any libc. cgo adds -g
+# by default. The programs are stripped, and without -g SQLite compiles in 25 % less time.
 WITH_C := CGO_ENABLED=1 CGO_CFLAGS=-O2
-# rik called by these names; cmd/ has each as a program of its own for go install.
+# Names of the program rik: each is a link that runs one component. cmd/ also has each of them as
+# a program for go install.
 COMPONENTS := controller scheduler kcp cluster-controller deployment-splitter syncer crd-puller compat
 
 .PHONY: help
@@ -39,15 +39,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: ## install what the build and the tests need from Debian, and Go
+deps: ## install the Debian packages and the Go that build and tests need
 	@hack/deps.sh
 
 .PHONY: build
-build: deps containers ## build every program into bin/
+build: deps containers ## build all programs into bin/
 	@CGO_ENABLED=0 hack/build.sh "$(OTHER_PROGRAMS)" -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(OTHER_PROGRAMS))
 	@hack/guest.sh $(BIN)/rik-init $(BIN)/guest
 
-# What a cluster of containers needs, which is what make demo builds.
+# The programs that a cluster of containers needs. make demo builds only these.
 .PHONY: containers
 containers: deps-containers $(BIN)/runc
 	@$(WITH_C) hack/build.sh rik -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/rik
@@ -59,20 +59,20 @@ deps-containers:
 	@hack/deps.sh containers
 
 .PHONY: install
-install: build ## install the programs and the services of systemd (PREFIX, DESTDIR)
+install: build ## install the programs and systemd services (PREFIX, DESTDIR)
 	@hack/install.sh install
 
 .PHONY: uninstall
-uninstall: ## remove what install installed; data and running instances stay
+uninstall: ## remove the installed programs and services; data and running instances stay
 	@hack/install.sh uninstall
 
 $(BIN)/runc: hack/runc.sh | deps-containers
 	@hack/runc.sh $(RUNC_VERSION) $@
 
-# The programs by their names below this directory, as in "make bin/kubectl".
+# Programs in bin can be built by their relative path, as in "make bin/kubectl".
 bin/%: $(BIN)/% ;
 
-# Kubernetes' own programs, and those below, are as static as rik's: they share what is compiled.
+# The programs of Kubernetes are static like most of rik's, so that both share the build cache.
 $(addprefix $(BIN)/,kubectl kube-apiserver kube-controller-manager): go.mod | deps-containers
 	@CGO_ENABLED=0 hack/build.sh $(@F) -tags $(TAGS) -ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBECTL_VERSION)' -o $@ k8s.io/kubernetes/cmd/$(@F)
 
@@ -83,8 +83,8 @@ $(BIN)/golangci-lint-$(GOLANGCI_VERSION): | deps-containers
 	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 hack/progress.sh "the linter, once" go install -v github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
 	@mv $(BIN)/golangci-lint $@
 
-# vale needs cgo: tree-sitter parses code, in C. Optimizing that takes most of the build's
-# time, and the check parses no code.
+# vale needs cgo for tree-sitter, which parses code and is written in C. Optimizing it takes most
+# of the build's time. The language check parses no code, so it does not need the optimization.
 $(BIN)/vale-$(VALE_VERSION): | deps-containers
 	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=1 CGO_CFLAGS=-O0 hack/progress.sh "the prose checker, once" go install -v -trimpath -ldflags '-s -w' github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION)
 	@mv $(BIN)/vale $@
@@ -92,100 +92,99 @@ $(BIN)/vale-$(VALE_VERSION): | deps-containers
 $(BIN)/govulncheck: Makefile | deps-containers
 	@GOBIN=$(BIN) GOFLAGS= hack/progress.sh govulncheck go install -v golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
 
-# The servers that tests run against, without the race detector, and what their
-# containers run.
+# The server that tests run without the race detector, and the program in the containers of tests.
 .PHONY: testprograms
 testprograms: deps-containers
 	@$(WITH_C) hack/build.sh testserver -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
 	@CGO_ENABLED=0 hack/build.sh hello -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/ ./examples/hello
 
-# The Kubernetes that tests run against, and what is below it.
+# The programs of Kubernetes and of rik that the tests run.
 KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testprograms
 
 .PHONY: test
-test: build $(KUBERNETES) $(BIN)/gotestsum ## everything; as root with the privileged and end-to-end tests
+test: build $(KUBERNETES) $(BIN)/gotestsum ## run all tests; the privileged and end-to-end tests need root
 	@hack/test.sh
 
 .PHONY: unit
-unit: $(KUBERNETES) $(BIN)/gotestsum ## the tests that need no root
+unit: $(KUBERNETES) $(BIN)/gotestsum ## run the tests that need no root
 	@hack/test.sh unit
 
 .PHONY: privileged
-privileged: build $(BIN)/gotestsum ## the tests on the kernel (root)
+privileged: build $(BIN)/gotestsum ## run the privileged tests on the kernel (root)
 	@hack/test.sh privileged
 
 .PHONY: e2e
-e2e: build $(KUBERNETES) $(BIN)/gotestsum ## the end-to-end tests (root)
+e2e: build $(KUBERNETES) $(BIN)/gotestsum ## run the end-to-end tests (root)
 	@hack/test.sh e2e
 
 .PHONY: nightly
-nightly: ## the long runs: all tests strictly, govulncheck, soundness of the meet, fuzz targets, databases of Debian; as root also leaks, drills, the demo in a bare Debian
+nightly: ## run the long tests: all tests, fuzz targets, databases, drills, benchmarks (some need root)
 	@hack/nightly.sh
 
 .PHONY: check
-check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) $(BIN)/vale-$(VALE_VERSION) ## the static checks
+check: deps $(BIN)/golangci-lint-$(GOLANGCI_VERSION) $(BIN)/vale-$(VALE_VERSION) ## run the static checks
 	@LINTER=golangci-lint-$(GOLANGCI_VERSION) hack/check.sh
 
 .PHONY: generate
-generate: ## write all generated code and documents again
+generate: ## write the generated code and documents
 	@hack/generate.sh
 
 .PHONY: sample-images
-sample-images: deps ## the images that the guide deploys, in /var/lib/rik-images (root)
+sample-images: deps ## write the images of the guide to /var/lib/rik-images (root)
 	@hack/sample-images.sh
 
 .PHONY: bench
-bench: build ## the performance budgets (root)
+bench: build ## measure the performance budgets (root)
 	@hack/bench.sh
 
 .PHONY: demo
-demo: containers ## a cluster on this machine, from nothing to running containers (root)
+demo: containers ## start a cluster with running containers on this machine (root)
 	@hack/demo.sh up
 
 .PHONY: demo-down
-demo-down: ## stop the demo, remove all it made, and prove it
+demo-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo.sh down
 
 .PHONY: demo-multinode
-demo-multinode: build ## three nodes on this machine, an instance on each (root)
+demo-multinode: build ## start three nodes on this machine, with an instance on each (root)
 	@hack/demo-multinode.sh up
 
 .PHONY: demo-multinode-down
-demo-multinode-down: ## stop them, remove all they made, and prove it
+demo-multinode-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo-multinode.sh down
 
 .PHONY: demo-function
-demo-function: build ## an HTTP answer from inside a microVM (root)
+demo-function: build ## run an HTTP server in a microVM (root)
 	@hack/demo-function.sh up
 
 .PHONY: demo-function-down
-demo-function-down: ## stop it, remove all it made, and prove it
+demo-function-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo-function.sh down
 
 .PHONY: demo-app
-demo-app: containers ## an HTTP answer of a bare process (root)
+demo-app: containers ## run an HTTP server as a plain process (root)
 	@hack/demo-app.sh up
 
 .PHONY: demo-app-down
-demo-app-down: ## stop it, remove all it made, and prove it
+demo-app-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo-app.sh down
 
 .PHONY: demo-multicluster
-demo-multicluster: build $(KUBERNETES) ## a rik cluster and Kubernetes behind one kcp (root)
+demo-multicluster: build $(KUBERNETES) ## put a rik cluster and Kubernetes behind one kcp (root)
 	@hack/demo-multicluster.sh up
 
 .PHONY: demo-multicluster-down
-demo-multicluster-down: ## stop them, remove all they made, and prove it
+demo-multicluster-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo-multicluster.sh down
 
 .PHONY: demo-split
-demo-split: build $(BIN)/kubectl ## one Deployment over two rik clusters, one of which is cut off for a while (root)
+demo-split: build $(BIN)/kubectl ## split a Deployment over two rik clusters, and cut one of them off for a while (root)
 	@hack/demo-split.sh up
 
 .PHONY: demo-split-down
-demo-split-down: ## stop them, remove all they made, and prove it
+demo-split-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo-split.sh down
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove bin/
 	rm -rf $(BIN)

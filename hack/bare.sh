@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Runs make demo and make demo-down of the last commit in a new Debian that has only git and
-# make, as root, and removes that Debian again. It fails if either fails, if nothing is printed
-# for 30 seconds, or if the demo was not built by the Go that hack/deps.sh fetched.
+# Runs make demo and make demo-down of the last commit as root in a new Debian, which has only git
+# and make. It removes that Debian afterwards. It fails in three cases: one of the two commands
+# fails, the commands print nothing for 30 seconds, or the Go that hack/deps.sh fetches did not
+# build the demo.
 #
 # usage: bare.sh [--caches]; with --caches the Debian uses the build and module caches of this
-# machine's Go, which saves minutes. It needs debootstrap and the network. The demo uses the
-# network namespace of this machine.
-# RIK_BARE_MIRROR and RIK_BARE_SUITE name another archive than Debian's and another release.
+# machine's Go, which saves minutes. The script needs debootstrap and the network. The demo uses
+# the network namespace of this machine.
+# RIK_BARE_MIRROR and RIK_BARE_SUITE select another archive and another release of Debian.
 set -euo pipefail
 shopt -s lastpipe
 cd "$(dirname "$0")/.."
@@ -24,7 +25,7 @@ if [ "$(id -u)" -ne 0 ]; then
   exit 1
 fi
 
-# Not in memory, and not on an overlay: the demo mounts overlays on it.
+# The demo mounts overlays on this folder. So it must not be on an overlay, and not in memory.
 root=$(mktemp -d /var/tmp/rik-bare.XXXXXX)
 remove() {
   if grep -qF " $root/" /proc/self/mountinfo; then
@@ -37,17 +38,18 @@ trap remove EXIT
 
 hack/progress.sh "making a Debian ($suite) from $mirror" debootstrap --variant=minbase --include=git,make "$suite" "$root" "$mirror"
 git clone -q --no-hardlinks . "$root/root/rik"
-# A network that inspects TLS has authorities of its own.
+# A network that inspects TLS has its own certificate authorities.
 find /usr/local/share/ca-certificates -name '*.crt' -exec install -Dt "$root/usr/local/share/ca-certificates" {} + 2>/dev/null || true
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
 
-# All mounts are in a namespace that ends with the commands, and so do the processes.
+# inside COMMAND... runs a command in the Debian. Its mounts and processes are in namespaces that
+# end with the command.
 inside() {
   local environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin) name
   for name in GOPROXY GONOSUMDB GOSUMDB http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
     [ -z "${!name:-}" ] || environment+=("$name=${!name}")
   done
-  # shellcheck disable=SC2016 # it is for the inner shell
+  # shellcheck disable=SC2016 # the inner shell expands it
   unshare --mount --propagation private --pid --fork --kill-child --ipc --uts bash -euc '
     root=$1 caches=$2
     shift 2
@@ -66,7 +68,8 @@ inside() {
     exec chroot "$root" /usr/bin/env -i "$@"' inside "$root" ${#caches[@]} "${caches[@]}" "${environment[@]}" "$@"
 }
 
-# watched COMMAND...: shows what it prints, and fails if there was nothing for too long.
+# watched COMMAND... runs a command inside and shows its output. It fails if the command fails, or
+# prints nothing for too long.
 watched() {
   local line last=$SECONDS longest=0 status
   set +e
@@ -81,6 +84,6 @@ watched() {
   [ "$status" -eq 0 ] && [ $longest -le $silence ]
 }
 
-# Both in one go: what the demo started ends with the commands.
+# One call runs both commands, because the demo's processes end with the call.
 watched bash -ec 'start=$SECONDS; make -C /root/rik demo; echo "make demo took $((SECONDS - start)) s"; make -C /root/rik demo-down'
 inside test -x /root/rik/bin/toolchain/bin/go

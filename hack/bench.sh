@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures what docs/specification.md promises, on the built programs, and keeps
-# the output in bin/bench.txt. usage: bench.sh [BENCHMARK...]; all by default.
+# Measures the budgets of docs/specification.md on the built programs, and writes the output to
+# bin/bench.txt too. usage: bench.sh [BENCHMARK...]; all benchmarks by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "$(id -u)" -ne 0 ]; then
@@ -9,8 +9,8 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 source hack/env.sh
 export RIK_PRIVILEGED=1 RIK_BIN=$PWD/bin
-# What is measured is this source, whatever was built before. The physical clusters of the
-# benchmarks of many clusters are real ones.
+# Build the programs again, so that the benchmarks measure this source. The benchmarks of many
+# clusters use real physical clusters, so they need the programs of Kubernetes too.
 make --no-print-directory build "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager" testprograms
 hack/say.sh "building the baseline: the control plane without rik"
 go build -tags "$RIK_TAGS" -ldflags '-s -w' -o bin/floor ./bench/floor

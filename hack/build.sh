@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# go build, which shows how many packages are compiled, of how many. Packages that are not
-# changed come from Go's build cache and are not counted.
+# Runs go build and shows how many of the packages are compiled. Packages that did not change
+# come from Go's build cache and do not count.
 # usage: build.sh LABEL [-FLAG VALUE]... PACKAGE...; the flags are those of go build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ while [ $# -gt 1 ] && [ "${1:0:1}" = - ]; do
 done
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-# This needs the source of every package, so modules are downloaded here.
+# go list needs the source of each package, so it downloads modules here.
 RIK_PACKAGES=/dev/null hack/progress.sh "$label, looking for what to compile" \
   bash -c 'out=$1; shift; exec go list -deps -f "{{if .Stale}}{{.ImportPath}}{{end}}" "$@" >"$out"' list "$dir/packages" "${list[@]}" "$@"
 RIK_PACKAGES=$dir/packages hack/progress.sh "$label" go build -v "${flags[@]}" "$@"

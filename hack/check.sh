@@ -4,7 +4,7 @@ set -euo pipefail
 : "${LINTER:?is set by make check}"
 cd "$(dirname "$0")/.."
 source hack/env.sh
-# As make builds rik: SQLite, which is C, is not compiled again.
+# The Makefile uses the same flags for rik, so that SQLite is not compiled again.
 export CGO_CFLAGS=-O2
 status=0
 step() { hack/say.sh "$1"; shift; "$@" || { echo "failed: $*" >&2; status=1; }; }
@@ -14,9 +14,9 @@ formatted() {
   files=$(git ls-files -z '*.go' | xargs -0 gofmt -l)
   [ -z "$files" ] || { echo "not gofmt-ed:"; echo "$files"; return 1; }
 }
-# bash reads one script at a time: further names are that one's arguments.
+# bash -n checks one script at a time. It takes further names as arguments of that script.
 parsed() { printf '%s\n' hack/*.sh .ci/run | xargs -n 1 bash -n; }
-# hack/deps.sh fetches the Go that go.mod names, whose hashes must be here.
+# hack/deps.sh fetches the Go that go.mod names, and compares it with the hashes of this file.
 pinned() {
   local arch version
   version=v0.0.1-$(awk '$1 == "toolchain" { print $2 }' go.mod)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Fetches the servers of MariaDB and PostgreSQL from Debian into a directory for tests, and
-# installs nothing. What is there already is not fetched again. It prints how tests find them:
-# assignments for env. usage: databases.sh DIR
+# Fetches the servers of MariaDB and PostgreSQL from Debian into a directory for tests. It
+# installs nothing, and fetches nothing twice. It prints the environment variables with which
+# tests find the servers, as arguments of env. usage: databases.sh DIR
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$1
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null ||
   { echo "this is not Debian or Ubuntu: install the servers, or set RIK_MARIADBD and RIK_POSTGRES_BIN" >&2; exit 1; }
 
-# fetch NAME PACKAGE... unpacks packages into $dir/NAME, all or nothing.
+# fetch NAME PACKAGE... unpacks packages into $dir/NAME. After a failure, $dir/NAME does not exist.
 fetch() {
   local name=$1 tmp
   shift

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# An app: from a deployment file to an HTTP answer of a bare process through a port of
-# this machine, and back to nothing. usage: demo-app.sh up|down
+# Deploys an App, which answers HTTP as a plain process through a port of this machine. "down"
+# removes everything again. usage: demo-app.sh up|down
 #
-# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
-# namespace of its own.
+# RIK_DEMO_NAME distinguishes two demos on one machine. Each of them needs its own network
+# namespace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}
@@ -14,7 +14,7 @@ export RIKCONFIG=$dir/data/config.yaml
 # shellcheck source=hack/demo-common.sh
 . hack/demo-common.sh
 
-# processes of the node's instances, as the kernel knows them.
+# processes prints the ids of the processes in the cgroups of the node's instances.
 processes() {
   find /sys/fs/cgroup -path "*/$name/*" -path '*/app/cgroup.procs' -exec cat {} + 2>/dev/null | sort -un | paste -sd, -
 }

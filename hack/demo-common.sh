@@ -1,41 +1,44 @@
-# What the demos share; sourced by them. They set name, dir, run and bin first.
+# The functions that the demos share. A demo sets name, dir, run and bin, and then sources this
+# file.
 #
-# RIK_DEMO_NODE adds flags to every node: --vmm=none spares it the boot by which it
-# finds out how it can run microVMs.
+# RIK_DEMO_NODE adds flags to each node. For example, with --vmm=none a node does not boot a
+# microVM to find out whether it can.
 source hack/env.sh
 read -ra node_flags <<<"${RIK_DEMO_NODE:-}"
 say() { hack/say.sh "$@"; }
 show() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
 
-# see PLACE PROGRAM ARGUMENTS...: what at, of a demo with several places, runs there; shown.
+# see PLACE PROGRAM ARGUMENTS... prints a command and runs it with at, which the demos with
+# several clusters define.
 see() {
   printf '\n\033[1m%s $ %s\033[0m\n' "$1" "${*:2}"
   at "$@"
 }
 
-# is EXPECTED PLACE ARGUMENTS...: whether kubectl prints that there.
+# is EXPECTED PLACE ARGUMENTS... succeeds if kubectl prints EXPECTED there.
 is() { [ "$(at "$2" kubectl "${@:3}" 2>/dev/null)" = "$1" ]; }
 
-# need_root TARGET
+# need_root TARGET exits if the user is not root. TARGET is the make target for the message.
 need_root() {
   [ "$(id -u)" -eq 0 ] && return
   echo "containers and networks need root: sudo make $1" >&2
   exit 1
 }
 
-# alive PROCESS: whether one that begin started still runs. After a restart of the machine
-# its number may be another's; what a demo begins has a path of the demo in its command line.
+# alive PROCESS succeeds if a process that begin started still runs. After a restart of the
+# machine, another process can have its id. So this checks that the command line contains a path
+# of the demo.
 alive() { [ -f "$dir/$1.pid" ] && grep -qsF "$dir/" "/proc/$(cat "$dir/$1.pid")/cmdline"; }
 
-# fresh: removes what an earlier demo left when it was not stopped, but ended with the
-# machine or was killed. For demos that cannot go on with it.
+# fresh removes the processes and files of an earlier demo that was killed, or that ended with the
+# machine. Demos that cannot continue with them call it.
 fresh() {
   [ -e "$dir" ] || return 0
   say "an earlier demo was not stopped: removing its processes and files"
   down
 }
 
-# begin PROCESS COMMAND...: runs it in the background, with a log and a pid file.
+# begin PROCESS COMMAND... runs a command in the background, with a log and a pid file.
 begin() {
   local what=$1
   shift
@@ -43,7 +46,7 @@ begin() {
   echo $! >"$dir/$what.pid"
 }
 
-# stop PROCESS: asks it to end, and ends it after a minute.
+# stop PROCESS sends SIGTERM to a process, and SIGKILL after a minute.
 stop() {
   alive "$1" || return 0
   kill "$(cat "$dir/$1.pid")" 2>/dev/null || true
@@ -52,15 +55,14 @@ stop() {
   if alive "$1"; then kill -9 "$(cat "$dir/$1.pid")"; fi
 }
 
-# all_alive: whether every process runs that the demo cannot do without: those in parts,
-# where a demo sets it.
+# all_alive succeeds if all processes in $parts run. The default of parts is the server.
 all_alive() {
   local part
   for part in ${parts:-server}; do alive "$part" || return 1; done
 }
 
-# await WHAT COMMAND...: waits until the command succeeds; the logs are shown when
-# it does not. It is tried more seldom the longer it takes, at last twice a second.
+# await WHAT COMMAND... waits until the command succeeds. After two minutes, or when a process has
+# ended, it shows the logs and exits. The interval between tries grows to half a second.
 await() {
   local what=$1 end=$((SECONDS + 120)) pause=1
   shift
@@ -77,7 +79,8 @@ await() {
 
 node_ready() { "$bin/rikctl" wait --for=condition=Ready node/"$(hostname | tr '[:upper:]_' '[:lower:]-')" --timeout=1s; }
 
-# all_in_one TARGET: a cluster in one process, unless there is one. The target ends it.
+# all_in_one TARGET starts a cluster in one process, unless it runs. TARGET is the make target that
+# stops it.
 all_in_one() {
   if alive server; then
     say "the demo already runs; make $1 stops it"
@@ -90,7 +93,7 @@ all_in_one() {
   await "the node" node_ready
 }
 
-# remove_all: ends it and all that it runs.
+# remove_all stops that cluster and its instances, and removes their files.
 remove_all() {
   if alive server; then
     say "deleting the instances"
@@ -105,7 +108,7 @@ remove_all() {
   fi
 }
 
-# instance_of WORKLOAD: the name of its instance, once it has one and that is ready.
+# instance_of WORKLOAD waits until an instance of the workload is ready, and prints its name.
 instance_of() {
   await "an instance of $1" instance_ready "$1"
   "$bin/rikctl" get instances -l "rik.dev/workload=$1" -o 'jsonpath={.items[0].metadata.name}'
@@ -114,7 +117,7 @@ instance_ready() { "$bin/rikctl" wait --for=condition=Ready instance -l "rik.dev
 
 hello_program() { CGO_ENABLED=0 hack/build.sh "examples/hello" -tags "$RIK_TAGS" -ldflags '-s -w' -o "$dir/hello" ./examples/hello; }
 
-# hello_image: writes an image of examples/hello into $dir/image, without a registry.
+# hello_image writes an image of examples/hello to $dir/image, without a registry.
 hello_image() {
   say "building an OCI image without a registry"
   mkdir -p -m 0755 "$dir/image"
@@ -123,8 +126,8 @@ hello_image() {
   "$dir/make-image" -program "$dir/hello" -ref v1 -out "$dir/image"
 }
 
-# prove looks for what a demo must not leave; the caller adds what only it can make:
-# prove [WHAT LIST]...
+# prove [WHAT LIST]... fails if something of the demo is left. The caller adds lists of leftovers
+# that only its demo can have.
 prove() {
   local left=0
   check() { # what, list

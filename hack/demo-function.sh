@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A function: from nothing to an HTTP answer out of a microVM through a port of this
-# machine, and back to nothing. usage: demo-function.sh up|down
+# Deploys a Function, which answers HTTP in a microVM through a port of this machine. "down"
+# removes everything again. usage: demo-function.sh up|down
 #
-# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
-# namespace of its own.
+# RIK_DEMO_NAME distinguishes two demos on one machine. Each of them needs its own network
+# namespace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Many clusters from one place: a kcp, a rik cluster and a real Kubernetes control
-# plane on this machine; objects go to one, to the other and to both; and back to
-# nothing.
+# Runs a kcp, a rik cluster and a real Kubernetes control plane on this machine. It sends objects
+# to one cluster, to the other and to both. "down" removes everything again.
 # usage: demo-multicluster.sh up|down
 #
-# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
-# namespace of its own.
+# RIK_DEMO_NAME distinguishes two demos on one machine. Each of them needs its own network
+# namespace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}
@@ -17,7 +16,7 @@ export RIK_BIN=$bin
 # shellcheck source=hack/demo-common.sh
 . hack/demo-common.sh
 
-# kubeconfig PLACE: of the kcp, or of the cluster that is registered by that name.
+# kubeconfig PLACE prints the path of the kubeconfig of the kcp or of the cluster with that name.
 kubeconfig() {
   case $1 in
     kcp) echo "$dir/kcp/admin.kubeconfig" ;;
@@ -26,19 +25,19 @@ kubeconfig() {
   esac
 }
 
-# at PLACE PROGRAM ARGUMENTS...: runs kubectl or rikctl there.
+# at PLACE PROGRAM ARGUMENTS... runs kubectl or rikctl with the kcp or with a cluster.
 at() {
   local config
   config=$(kubeconfig "$1")
   KUBECONFIG=$config RIKCONFIG=$(dirname "$config")/config.yaml "$bin/$2" "${@:3}"
 }
 
-# has PLACE TYPE NAME, hasnt PLACE TYPE NAME: whether the cluster has the object, in
-# whichever namespace.
+# has PLACE TYPE NAME succeeds if the cluster has the object in some namespace. hasnt is the
+# opposite.
 has() { at "$1" kubectl get "$2" -A --field-selector "metadata.name=$3" -o name | grep -q .; }
 hasnt() { at "$1" kubectl get "$2" -A >/dev/null && ! has "$@"; }
 
-# where TYPE NAME: says which of the clusters have it.
+# where TYPE NAME prints which clusters have the object.
 where() {
   local place
   for place in east west; do
@@ -122,7 +121,8 @@ negotiate() {
   see kcp rikctl get clusters
 }
 
-# synced: whether each cluster is sent the type that it alone knows.
+# synced succeeds if the kcp syncs Deployments to west and Workloads to east. Each of these types
+# exists in only one of the clusters.
 synced() {
   at kcp kubectl get cluster west -o 'jsonpath={.status.syncedResources}' | grep -q deployments.apps &&
     at kcp kubectl get cluster east -o 'jsonpath={.status.syncedResources}' | grep -q workloads.rik.dev
@@ -182,7 +182,7 @@ a_workload() {
   where workloads hello
 }
 
-# running: NAMESPACE/NAME of the rik cluster's instances.
+# running prints NAMESPACE/NAME of each instance of the rik cluster.
 running() {
   at east kubectl get instances -A -o 'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name}{"\n"}{end}'
 }
@@ -191,7 +191,7 @@ none_running() { local all; all=$(running) && [ -z "$all" ]; }
 down() {
   need_root demo-multicluster-down
   say "stopping the kcp and Kubernetes"
-  # The kcp first: it would bring back what is deleted below it.
+  # Stop the kcp first, because it would create the objects of the clusters again.
   stop kcp
   stop kube
   if alive server; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Three nodes on one machine: each in a network namespace of its own, joined by a
-# bridge, with an instance on each that answers the others; and back to nothing.
+# Runs three nodes on one machine, each in its own network namespace. A bridge connects them, and
+# an instance on each node answers the others. "down" removes everything again.
 # usage: demo-multinode.sh up|down
 #
-# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
-# namespace of its own.
+# RIK_DEMO_NAME distinguishes two demos on one machine. Each of them needs its own network
+# namespace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}

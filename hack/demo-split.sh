@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# One Deployment, two clusters: a kcp divides its replicas over two rik clusters, each in
-# a network namespace of its own. One of them is cut off and comes back, while somebody
-# asks the application all the time; and back to nothing.
+# Splits a Deployment over two rik clusters, each in its own network namespace. One of them is cut
+# off and connected again, while a client sends requests to the application. "down" removes
+# everything again.
 # usage: demo-split.sh up|down
 #
-# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
-# namespace of its own.
+# RIK_DEMO_NAME distinguishes two demos on one machine. Each of them needs its own network
+# namespace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}
@@ -19,14 +19,14 @@ parts="east west kcp"
 # shellcheck source=hack/demo-common.sh
 . hack/demo-common.sh
 
-# address CLUSTER: of its node, which is its server, on the link.
+# address CLUSTER prints the address of the cluster's server, which is also its node, on the link.
 address() { case $1 in east) echo $net.11 ;; west) echo $net.12 ;; esac; }
 
-# place PLACE: the folder with the credentials of the kcp's or a cluster's administrator.
+# place PLACE prints the folder with the administrator's credentials for the kcp or a cluster.
 place() { [ "$1" = kcp ] && echo "$dir/kcp" || echo "$dir/$1/data"; }
 
-# at PLACE PROGRAM ARGUMENTS...: runs kubectl or rikctl there. A cluster is asked from
-# within its network, which answers also when it is cut off.
+# at PLACE PROGRAM ARGUMENTS... runs kubectl or rikctl with the kcp or with a cluster. For a cluster
+# it does so in the cluster's network namespace, so that it works while the cluster is cut off.
 at() {
   local files inside=()
   files=$(place "$1")
@@ -36,8 +36,8 @@ at() {
 
 ready='jsonpath={.status.conditions[?(@.type=="Ready")].status}'
 
-# containers CLUSTER: how many processes of the application run in its node's cgroup,
-# whatever rik says.
+# containers CLUSTER prints how many processes of the application run in the cgroup of the
+# cluster's node. It does not ask rik.
 containers() {
   local process n=0
   for process in $(pgrep -x hello); do
@@ -48,18 +48,18 @@ containers() {
   echo $n
 }
 
-# run_there EAST WEST: whether so many containers run in each.
+# run_there EAST WEST succeeds if these numbers of containers run in the two clusters.
 run_there() { [ "$(containers east)" = "$1" ] && [ "$(containers west)" = "$2" ]; }
 
-# divided EAST WEST: waits for such a division, and shows it.
+# divided EAST WEST waits until these numbers of containers run, and shows the state.
 divided() {
   await "$1 containers in east and $2 in west" run_there "$1" "$2"
-  await "the kcp to hear of it" is $(($1 + $2)) kcp get deployment web -o 'jsonpath={.status.readyReplicas}'
+  await "the status in the kcp" is $(($1 + $2)) kcp get deployment web -o 'jsonpath={.status.readyReplicas}'
   see kcp kubectl get deployments
   instances
 }
 
-# instances: what each cluster says, and what really runs.
+# instances shows the instances of each cluster, and the number of containers that really run.
 instances() {
   local cluster
   for cluster in $clusters; do
@@ -68,7 +68,7 @@ instances() {
   done
 }
 
-# join CLUSTER: makes its network namespace and plugs it into the link.
+# join CLUSTER creates the cluster's network namespace and connects it to the link.
 join() {
   ip netns add "$name-$1"
   ip link add "riksplit-$1" type veth peer name eth0 netns "$name-$1"
@@ -119,7 +119,7 @@ register() {
 }
 carried() { at kcp kubectl get cluster "$1" -o 'jsonpath={.status.syncedResources}' | grep -q '"deployments.apps"'; }
 
-# deploy makes the Deployment, and begins to ask once it can be reached.
+# deploy creates the Deployment. It starts the requests when the application answers.
 deploy() {
   say "a Deployment of ten replicas without a cluster"
   see kcp kubectl create deployment web --image "oci:$dir/image:v1" --replicas 10 --port 8080 -- /hello -listen :8080
@@ -162,7 +162,7 @@ mend() {
   see kcp rikctl why deployment/web
 }
 
-# count ends the requests and says what became of them.
+# count stops the requests and prints their results.
 count() {
   say "the results of the requests"
   stop stream
@@ -201,7 +201,7 @@ Stop them and remove all they made:
 END
 }
 
-# cleanup after a failure, or an interrupt.
+# cleanup runs after a failure or an interrupt.
 cleanup() {
   local status=$?
   trap - EXIT
@@ -214,7 +214,7 @@ down() {
   local cluster
   need_root demo-split-down
   stop stream
-  # The kcp first: it would bring back what ends below it.
+  # Stop the kcp first, because it would start stopped instances again.
   say "stopping the kcp"
   stop kcp
   say "stopping the clusters, and removing the files and devices of their nodes"

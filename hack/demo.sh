@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The demo: from nothing to running containers, and back to nothing.
+# Starts a cluster on this machine and runs containers in it. "down" removes everything again.
 # usage: demo.sh up|down
 #
-# RIK_DEMO_NAME keeps two demos on one machine apart; each needs a network
-# namespace of its own.
+# RIK_DEMO_NAME distinguishes two demos on one machine. Each of them needs its own network
+# namespace.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the build, the demos and the tests need and this machine lacks: Debian
-# packages, and Go if there is none from 1.21 on. usage: deps.sh [containers]; with that word
-# only what building rik and running containers needs, without microVMs and tests.
+# Installs the Debian packages that the build, the demos and the tests need, and a Go if this
+# machine has none from 1.21 on. usage: deps.sh [containers]; with that argument it leaves out
+# the packages that only microVMs and tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh
@@ -13,14 +13,14 @@ case ${1:-all} in
   *) echo "usage: deps.sh [containers]" >&2; exit 2 ;;
 esac
 
-# line WORD: what go.mod says on the line that begins with the word.
+# line WORD prints the second word of the line of go.mod that begins with WORD.
 line() { awk -v word="$1" '$1 == word { print $2; exit }' go.mod; }
 minimum=$(line go)
 toolchain=$(line toolchain)
 
 at_least() { printf '%s\n' "$1" "${2:-0}" | sort -V -C; }
 
-# installed: the version of the Go on the PATH, as in 1.26.8; empty without one.
+# installed prints the version of the Go on the PATH, such as 1.26.8, or nothing.
 installed() {
   local version
   version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) || return 0
@@ -29,8 +29,8 @@ installed() {
   printf '%s' "${version%% *}"
 }
 
-# switches: whether the Go on the PATH, from 1.21 on, has fetched the Go of go.mod for itself.
-# It does so with any command in this folder, unless GOTOOLCHAIN forbids it.
+# switches succeeds if the Go on the PATH fetches the Go that go.mod names and runs it. From 1.21
+# on, Go does so with each command in this folder, unless GOTOOLCHAIN forbids it.
 switches() {
   local has=$1 result
   at_least 1.21 "$has" && [ "$(cd / && go env GOTOOLCHAIN)" != local ] || return 1
@@ -43,8 +43,8 @@ switches() {
   rm -f "$result"
 }
 
-# proxies: the module proxies of GOPROXY, one a line. For this module "direct" is a proxy too:
-# https://golang.org/toolchain?go-get=1 names it.
+# proxies prints the module proxies of GOPROXY, one on each line. For the module of the toolchain,
+# "direct" is a proxy too: https://golang.org/toolchain?go-get=1 names it.
 proxies() {
   local setting=${GOPROXY:-} proxy
   [ -n "$setting" ] || setting=$(cd / && go env GOPROXY 2>/dev/null) || true
@@ -57,16 +57,16 @@ proxies() {
   done
 }
 
-# hash FOLDER: the hash of a module, as go.sum has it, of the files below a folder.
+# hash FOLDER prints the hash of the files below a folder, in go.sum's format for modules.
 hash() {
   local sum
   sum=$(cd "$1" && find . -type f -printf '%P\0' | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
-  # shellcheck disable=SC2059 # the format is the bytes
+  # shellcheck disable=SC2059 # the format contains the bytes
   printf "h1:%s\n" "$(printf "$(sed 's/../\\x&/g' <<<"${sum%% *}")" | base64)"
 }
 
-# fetch_go: puts Go into bin/toolchain, from its module. The hash is compared before anything
-# of it runs.
+# fetch_go fetches the module of the toolchain into bin/toolchain. It compares the hash before it
+# runs any of its programs.
 fetch_go() {
   local arch version sum dir proxy
   case $(uname -m) in
@@ -79,7 +79,7 @@ fetch_go() {
   [ -n "$sum" ] || { echo "hack/toolchain.sum has no line for $version" >&2; return 1; }
   mkdir -p bin
   dir=$(mktemp -d "$PWD/bin/toolchain.XXXXXX")
-  # shellcheck disable=SC2064 # the folder of now
+  # shellcheck disable=SC2064 # expand the folder now
   trap "chmod -R u+w '$dir'; rm -rf '$dir'" EXIT
   for proxy in $(proxies); do
     hack/progress.sh "fetching $toolchain from $proxy" \
@@ -94,11 +94,12 @@ fetch_go() {
     echo "the Go from $proxy is not used: its hash is $(hash "$dir/module"), and hack/toolchain.sum has $sum" >&2
     return 1
   fi
-  # What a Go that fetches another does: modules have no modes, and no go.mod below their own.
+  # A Go that fetches another Go does the same. Modules carry no file modes, and no go.mod below
+  # their own.
   cd "$dir/module/golang.org/toolchain@$version"
   chmod a+x bin/* pkg/tool/*/*
   find src -name _go.mod -execdir cp {} go.mod \;
-  # The packages below bin/toolchain are none of rik's.
+  # A go.mod of its own keeps the packages below bin/toolchain out of rik's ./... pattern.
   echo "module toolchain" >go.mod
   cd - >/dev/null
   rm -rf bin/toolchain
@@ -110,7 +111,7 @@ need=() fetch=false
 has=$(installed)
 if ! at_least "$minimum" "$has"; then
   if [ -n "$has" ] && switches "$has"; then
-    : # each command of Go in this folder now uses that one
+    : # each Go command in this folder now uses the fetched one
   else
     fetch=true
     hack/say.sh "rik is built by Go $minimum or newer; this machine has ${has:-none}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Generates what is generated: gRPC stubs from proto/, deep copies and protobuf
-# code of the API types, and the reference pages in docs/. With --check it changes nothing and fails
-# when what is committed differs from what it would write.
+# Writes the generated files: gRPC stubs from proto/, deep copies and protobuf code of the API
+# types, CRDs, and the pages in docs/reference. With --check it changes nothing, and fails if a
+# file differs from what it would write.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -31,7 +31,7 @@ for tool in k8s.io/code-generator/cmd/{conversion-gen,deepcopy-gen,defaulter-gen
   google.golang.org/protobuf/cmd/protoc-gen-go google.golang.org/grpc/cmd/protoc-gen-go-grpc; do
   [ -x "$tools/$(basename $tool)" ] || go build -o "$tools/" "$tool"
 done
-# A module of its own: its libraries are newer than those that rik is built on.
+# controller-gen is installed as a module of its own, because it needs newer libraries than rik.
 [ -x "$tools/controller-gen" ] || GOBIN=$tools GOFLAGS= go install sigs.k8s.io/controller-tools/cmd/controller-gen@v0.23.0
 export PATH=$tools:$PATH
 
@@ -40,8 +40,7 @@ mapfile -t protos < <(cd proto && find . -name '*.proto' | sed 's|^\./||' | sort
 protoc -I proto --go_out=. --go_opt=module=rik.dev/rik \
   --go-grpc_out=. --go-grpc_opt=module=rik.dev/rik "${protos[@]}"
 
-# API types. go-to-protobuf wants a folder in which every package lies under
-# its import path.
+# API types. go-to-protobuf needs a folder in which each package is under its import path.
 deepcopy-gen --go-header-file /dev/null --output-file zz_generated.deepcopy.go ./api/rik/v1alpha1 ./api/workload/v1alpha1 ./api/apiresource/v1alpha1
 controller-gen crd paths=./api/workload/v1alpha1 paths=./api/apiresource/v1alpha1 output:crd:dir=config
 include=$(mktemp -d "$root/bin/include.XXXXXX")
@@ -56,7 +55,7 @@ ln -s "$(go list -m -f '{{.Dir}}' github.com/gogo/protobuf)" "$include/github.co
   --packages=rik.dev/rik/api/rik/v1alpha1 \
   --apimachinery-packages=-k8s.io/apimachinery/pkg/util/intstr,-k8s.io/apimachinery/pkg/api/resource,-k8s.io/apimachinery/pkg/runtime/schema,-k8s.io/apimachinery/pkg/runtime,-k8s.io/apimachinery/pkg/apis/meta/v1)
 
-# The API server's hub types and what joins them to the published ones.
+# The API server's hub types, and their conversions from and to the versioned types.
 apis=internal/apiserver/apis
 go run hack/hubgen.go api/rik/v1alpha1 "$apis/rik/zz_generated.types.go"
 deepcopy-gen --go-header-file /dev/null --output-file zz_generated.deepcopy.go "./$apis/rik"
@@ -65,7 +64,7 @@ conversion-gen --go-header-file /dev/null --output-file zz_generated.conversion.
 openapi-gen --go-header-file /dev/null --output-dir "$apis/openapi" --output-pkg "rik.dev/rik/$apis/openapi" \
   --output-file zz_generated.openapi.go --report-filename /dev/null ./api/rik/v1alpha1
 
-# The pages of reference.
+# The reference pages.
 go build -tags "$RIK_TAGS" -ldflags '-s -w' -o "$tools/gendocs" ./hack/gendocs
-# A secret of the environment, which the pages' tests look for.
+# The tests of the pages check that this secret of the environment is on none of them.
 RIK_TOKEN=never-on-a-page gendocs docs/reference

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes bin/guest/kernel and bin/guest/initramfs, which microVMs boot: Debian's newest
-# cloud kernel, and our init with that kernel's modules. The kernel is fetched once;
-# make clean, or rm -r bin/guest, fetches a newer one. usage: guest.sh INIT OUT
+# Makes the files OUT/kernel and OUT/initramfs that microVMs boot. The kernel is Debian's newest
+# cloud kernel. The initramfs has the program INIT and the modules of that kernel. The script
+# fetches the kernel once. To fetch a newer one, remove OUT first. usage: guest.sh INIT OUT
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh
 init=$1 out=$2
 mkdir -p "$out"
 
-# Debian's kernel packs itself with lz4. Unpacked it boots a third of a second sooner
-# under software emulation (2.1 s to 1.8 s), and Firecracker takes nothing else. The
-# place of the packed part is in the header: the kernel's
-# Documentation/arch/x86/boot.rst, fields setup_sects, payload_offset, payload_length.
+# Debian's kernel image is compressed with lz4. An uncompressed kernel boots faster under software
+# emulation (1.8 s, not 2.1 s), and Firecracker accepts only that. The header of the image says
+# where the compressed part is: see the fields setup_sects, payload_offset and payload_length in
+# Documentation/arch/x86/boot.rst of the kernel.
 number() { od -An -t "u$3" -j "$2" -N "$3" "$1" | tr -d ' '; }
 unpack() {
   local from=$1 to=$2 start length
@@ -36,7 +36,7 @@ fetch() {
     return 1
   fi
   hack/say.sh "fetching the microVMs' kernel, $package"
-  # As root apt wants to fetch as its own user, which must be able to write here.
+  # When root runs apt, it downloads as the user _apt, which must be able to write here.
   [ "$(id -u)" -ne 0 ] || chown _apt "$dir" 2>/dev/null || true
   chmod 755 "$dir"
   local progress=$PWD/hack/progress.sh
@@ -47,11 +47,11 @@ fetch() {
   local image
   image=$(echo "$dir"/x/boot/vmlinuz-*)
   if ! unpack "$image" "$dir/kernel"; then
-    cp "$image" "$dir/kernel" # packed some other way: it boots too
+    cp "$image" "$dir/kernel" # compressed in another way; QEMU boots it too
   fi
   chmod 644 "$dir/kernel"
   mv "$dir/kernel" "$out/.kernel"
-  mv "$out/.kernel" "$out/kernel" # last: with it, all is there
+  mv "$out/.kernel" "$out/kernel" # last, because this file shows that all others exist
 }
 
 [ -s "$out/kernel" ] && [ -d "$out/modules" ] || fetch

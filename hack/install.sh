@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Installs what make build built, with a service of systemd for a server and one for a
-# node, or removes it again. Neither is started, and the data of both stay.
-# usage: install.sh install|uninstall; PREFIX and DESTDIR are the usual ones.
+# Installs the built programs and the systemd services of a server and of a node, or removes
+# them. It starts no service and removes no data.
+# usage: install.sh install|uninstall; PREFIX and DESTDIR have their usual meaning.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=${RIK_BIN:-$PWD/bin}
 DESTDIR=${DESTDIR:-}
 prefix=${PREFIX:-/usr/local}
-# A program looks for the others beside it: they are in a folder of their own.
+# A program finds the other programs in its own folder, so all of them are in one.
 lib=$prefix/lib/rik
 units=$prefix/lib/systemd/system
-# Commands for people. The rest is rik with a word: rik kcp, rik scheduler.
+# The commands that users run. Components are commands of rik, such as rik kcp.
 commands=(rik rikctl riklet)
 
 install_all() {

@@ -1,25 +1,35 @@
 #!/usr/bin/env bash
-# The long runs: millions of pairs of schemas and documents from a seed that is new
-# every time, the laws of the meet on thousands of families, a minute for each fuzz
-# target, and as root thousands of instances made and deleted, of which nothing may stay,
-# and the drills of the splitter: 500 kills, and fenced roots whose clusters are cut off.
-# Databases are those of Debian, fetched into bin and not installed.
-# Before them, all tests, which must pass on their first run, and govulncheck; after them, as
-# root, the benchmarks, so that one that broke is noticed, and make demo in a bare Debian. What fails is named at the end, with how to run it again; a
-# fuzz target also leaves its input in testdata/fuzz of its package, and a drill tells its
-# seed. What this machine could not run is named too, and does not count as failed.
+# Runs the parts that take too long for each commit, in this order:
+#
+#   tests            all tests; each must pass on its first run
+#   vulnerabilities  govulncheck
+#   soundness        millions of pairs of schemas and documents, with a new seed in each run
+#   laws             the laws of the meet, on thousands of families of schemas
+#   fuzz             one minute for each fuzz target
+#   databases        PostgreSQL and MariaDB below the API; the servers are fetched from Debian
+#                    into bin and not installed
+#   leaks            creates and deletes thousands of instances, of which nothing may remain
+#                    (root)
+#   leader           stops the active one of two controllers, again and again
+#   drills           500 kills, and fenced roots whose clusters are cut off (root)
+#   benchmarks       all benchmarks, to find those that no longer work (root)
+#   bare             make demo in a bare Debian (root)
+#
+# The end of the output lists the parts that failed, each with the command that repeats it. A
+# fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
+# The output also lists the parts that this machine could not run. They do not fail the run.
 #
 # usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare]...;
-# all without a word.
-# RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS say how much, and
-# RIK_DRILL_SEED repeats the choices of a drill.
+# all parts without an argument.
+# RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
+# runs. RIK_DRILL_SEED repeats the choices of a drill.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 schema=./internal/multicluster/schema
 source hack/env.sh
 failed=() not_run=()
 
-# leave_out PART WHY: names it at the end.
+# leave_out PART WHY records that a part does not run, for the list at the end.
 leave_out() {
   hack/say.sh "$1 not run: $2"
   not_run+=("$1: $2")
@@ -38,7 +48,7 @@ tests() {
   try env RIK_SECOND_RUN=fail make --no-print-directory test
 }
 
-# The database is at GOVULNDB, or vuln.go.dev.
+# GOVULNDB names the database of vulnerabilities. The default is vuln.go.dev.
 vulnerabilities() {
   local database=${GOVULNDB:-https://vuln.go.dev}
   if ! curl -fsS --max-time 30 -o /dev/null "$database/index/modules.json"; then
@@ -76,7 +86,7 @@ databases() {
     go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run 'PostgreSQL|MariaDB|Database' ./internal/apiserver/datastore/kine
 }
 
-# Connections, microVMs of a double, and 200 that boot.
+# Instances with network connections, microVMs on a fake VMM, and 200 microVMs that boot.
 leaks() {
   root_for "the search for leaks" || return 0
   make --no-print-directory build
@@ -84,13 +94,13 @@ leaks() {
     go test -tags "$RIK_TAGS" -count=1 -timeout 3h -p 1 -v -run '^TestPrivilegedFault16Fault17' ./internal/riklet/network/bridge ./internal/riklet/runner
 }
 
-# The active one of two controllers is stopped past its lease, again and again.
+# Stops the active one of two controllers for longer than its lease, again and again.
 leader() {
   try env RIK_DRILL_ROUNDS="${RIK_DRILL_ROUNDS:-50}" \
     go test -tags "$RIK_TAGS" -count=1 -timeout 3h -v -run '^TestAStoppedControllerWritesNothingMore$' ./internal/controller
 }
 
-# The drills kill programs and pull cables, on the built programs.
+# The drills run the built programs, kill them, and cut their network connections.
 drills() {
   root_for "the drills" || return 0
   make --no-print-directory build "$PWD/bin/kubectl" "$PWD/bin/kube-apiserver" "$PWD/bin/kube-controller-manager"
@@ -101,13 +111,14 @@ drills() {
   done
 }
 
-# The figures of a noisy machine decide nothing, but each benchmark has to reach its end.
+# Each benchmark must reach its end. The measured values do not count, because other work may
+# run on this machine.
 benchmarks() {
   root_for "the benchmarks" || return 0
   try hack/bench.sh
 }
 
-# README's commands on a machine that has git, make and root.
+# Runs the README's commands, as root, on a machine that has only git and make.
 bare() {
   root_for "make demo in a bare Debian" || return 0
   if ! command -v debootstrap >/dev/null; then

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs a command that may take long, and shows how far it is: on a terminal in one line that
-# changes, otherwise in a line every five seconds. It says nothing of a command that takes
-# less than two seconds. usage: progress.sh LABEL COMMAND...
+# Runs a command that may take long, and shows its progress. On a terminal it updates one line;
+# otherwise it prints a line every five seconds. It prints nothing for a command that takes less
+# than two seconds. usage: progress.sh LABEL COMMAND...
 #
-# RIK_PACKAGES names a file with the import paths that the command, a "go build -v", will
-# compile. They are counted, and every other line is printed at once. Without the file, what
-# the command prints is shown only when it fails.
+# If the command is "go build -v", RIK_PACKAGES can name a file with the import paths that it will
+# compile. The script counts these, and prints all other lines at once. Without RIK_PACKAGES it
+# prints the output of the command only if the command fails.
 set -uo pipefail
 shopt -s lastpipe
 label=$1
@@ -27,7 +27,7 @@ elapsed() {
   if [ $s -lt 60 ]; then printf '%ds' $s; else printf '%dm%02ds' $((s / 60)) $((s % 60)); fi
 }
 
-# counts: what was done so far, of Go's work.
+# counts prints how many modules were fetched and how many packages were compiled.
 counts() {
   local text=''
   [ $modules -eq 0 ] || text+=", modules fetched: $modules"
@@ -75,8 +75,8 @@ note() {
   esac
 }
 
-# watch: reads lines until the command has ended. One that is not complete after a second
-# is kept until its rest comes.
+# watch reads lines until the command has ended. It keeps a line that is incomplete after a second
+# until the rest arrives.
 watch() {
   local line begun='' status
   while :; do

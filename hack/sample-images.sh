@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the images that docs/guide.md deploys, without a registry: examples/hello with a
-# shell, as hello:v1 and hello:v2. The argument is the directory.
+# Writes the images hello:v1 and hello:v2, which docs/guide.md deploys, to a directory. They
+# contain examples/hello and a shell. usage: sample-images.sh [DIR]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh

@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Says what is being done, with the time, so that long steps are not silent.
+# Prints a message with the time, so that a script shows what it does.
 printf '\033[1m==>\033[0m [%(%H:%M:%S)T] %s\n' -1 "$*" >&2
