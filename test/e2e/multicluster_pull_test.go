@@ -52,7 +52,7 @@ func pullMode(t *testing.T, k *kcp, west *kube.Cluster) {
 	t.Run("its account writes nowhere else", func(t *testing.T) { a.staysInItsNamespaces(t, west) })
 	t.Run("its user upstream sees nothing else", func(t *testing.T) { a.seesOnlyItsOwn(t) })
 	whole := t // the new syncer continues after the subtest
-	t.Run("S12 killed and started again", func(t *testing.T) {
+	t.Run("killed and started again", func(t *testing.T) {
 		syncer.Kill()
 		k.kubectl("patch", "configmap", "-n", "pulling", "settings", "--type=merge", `-p={"data":{"a":"2"}}`)
 		a.start(whole, west)

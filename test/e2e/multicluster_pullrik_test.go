@@ -50,7 +50,7 @@ func TestPrivilegedPullOnRik(t *testing.T) {
 	t.Run("its credentials are in a Secret and nowhere else", func(t *testing.T) { r.keepsItsCredentials(t, pid) })
 	t.Run("its account writes nowhere else", func(t *testing.T) { r.staysInItsNamespaces(t) })
 
-	t.Run("S12 killed and started again by the node", func(t *testing.T) {
+	t.Run("killed and started again by the node", func(t *testing.T) {
 		// The node restarts it at once, so some of these changes may happen before that, and
 		// some after.
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {

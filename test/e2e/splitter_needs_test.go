@@ -35,8 +35,8 @@ var (
 	dependencyTypes = map[schema.GroupVersionResource]string{configMapsType: "settings", secretsType: "keys", accountsType: "runner", claimsType: "data"}
 )
 
-// servicesFollow is R5: the objects that send traffic to a root go where it is, and leave with
-// it.
+// servicesFollow tests that the objects that send traffic to a root go to the clusters of the
+// root, and leave with it.
 func servicesFollow(c *splitCase) {
 	c.why("deployment/web")
 	c.create(servicesType, `

@@ -22,8 +22,7 @@ const (
 )
 
 // TestPrivilegedSplitter splits roots over rik clusters, which run them, and a Kubernetes, which
-// simulates that. It covers the points in D5 and D6 of the reference, and what the published
-// splitter lacks. All cases share one fleet. They run one after the other, and leave nothing in
+// simulates that. All cases share one fleet. They run one after the other, and leave nothing in
 // the clusters.
 func TestPrivilegedSplitter(t *testing.T) {
 	privileged.Require(t)
@@ -36,22 +35,22 @@ func TestPrivilegedSplitter(t *testing.T) {
 		name string
 		run  func(*splitCase)
 	}{
-		{"R1 and R3 divided, and the status sums up", dividedAndSummed},
-		{"R4 rescaled", rescaled},
-		{"R4 leaves changed and deleted by hand", leavesByHand},
-		{"R5 services and ingresses follow", servicesFollow},
-		{"D5 the strategy table", strategyTable},
-		{"a not ready clusters lose their parts after the grace period", notReady},
-		{"b hints", hintsCount},
-		{"c dependencies are sent before and leave after", dependenciesFollow},
-		{"c a template reads what came along", dependenciesAreRead},
-		{"d and e clusters leave and come", clustersLeaveAndCome},
-		{"f any type", anyType},
+		{"a root is divided, and its status is the sum", dividedAndSummed},
+		{"a root is rescaled", rescaled},
+		{"a user changes and deletes leaves", leavesByHand},
+		{"services and ingresses follow", servicesFollow},
+		{"the strategy table", strategyTable},
+		{"clusters that are not ready lose their parts after the grace period", notReady},
+		{"hints", hintsCount},
+		{"dependencies arrive before the root and leave after it", dependenciesFollow},
+		{"a template reads its dependencies", dependenciesAreRead},
+		{"clusters leave and come", clustersLeaveAndCome},
+		{"any type", anyType},
 		{"a template is rolled out cluster by cluster", rolledOut},
-		{"the plan is the outcome", planIsOutcome},
-		{"a fenced root never exceeds the whole", fencedNeverExceeds},
-		{"a kcp that is killed", killedKCP},
-		{"R2 no clusters", noClusters},
+		{"the result is as planned", planIsOutcome},
+		{"a fenced root never has more than its replicas", fencedNeverExceeds},
+		{"the kcp is killed", killedKCP},
+		{"no clusters", noClusters},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(f.newCase(t, fmt.Sprintf("case-%d", i))) })
 	}

@@ -270,9 +270,9 @@ func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 	})
 }
 
-// TestS10KubeconfigRotated tests that a change of the Secret takes effect at once, whether the
-// new kubeconfig is valid or not. A kubeconfig of another cluster is not accepted.
-func TestS10KubeconfigRotated(t *testing.T) {
+// TestAChangedKubeconfigTakesEffect tests that a change of the Secret takes effect at once,
+// whether the new kubeconfig is valid or not. A kubeconfig of another cluster is not accepted.
+func TestAChangedKubeconfigTakesEffect(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
 	s := newSite(t, nil)
@@ -346,8 +346,8 @@ func flattened(t *testing.T, path string) []byte {
 	return data
 }
 
-// TestS11UnreachableAndBack disconnects the cluster and connects it again.
-func TestS11UnreachableAndBack(t *testing.T) {
+// TestAClusterIsUnreachableAndReturns disconnects the cluster and connects it again.
+func TestAClusterIsUnreachableAndReturns(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t).Way(t)
 	s := newSite(t, nil)
@@ -392,9 +392,9 @@ func TestHeartbeatMissed(t *testing.T) {
 	})
 }
 
-// TestP10TypeDisappears tests that the import of a removed type is deleted, but not while objects
+// TestTypeDisappears tests that the import of a removed type is deleted, but not while objects
 // of the type are stored.
-func TestP10TypeDisappears(t *testing.T) {
+func TestTypeDisappears(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
 	s := newSite(t, func(c *cluster.Config) { c.ResourcesToSync = []string{"widgets.example.com"} })

@@ -28,9 +28,9 @@ import (
 	"rik.dev/rik/internal/testkit/served"
 )
 
-// TestS12PullAgentRestarted tests that a stopped agent is detected. Another one with the same
-// credentials continues its work, and copies the changes that were made in between.
-func TestS12PullAgentRestarted(t *testing.T) {
+// TestAnotherAgentContinuesAfterAStop tests that a stopped agent is detected. Another one with the
+// same credentials continues its work, and copies the changes that were made in between.
+func TestAnotherAgentContinuesAfterAStop(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
 	var s *site
@@ -55,9 +55,9 @@ func TestS12PullAgentRestarted(t *testing.T) {
 	s.restarts(t, physical, workloadv1alpha1.ReasonNoHeartbeat, func() (stop func()) { return runSyncer(t, upstream, downstream) })
 }
 
-// TestS13SyncerByHand tests mode none: a user runs the syncer, with any identity that has the
+// TestAUserRunsTheSyncer tests mode none: a user runs the syncer, with any identity that has the
 // needed permissions.
-func TestS13SyncerByHand(t *testing.T) {
+func TestAUserRunsTheSyncer(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t)
 	s := newSite(t, func(c *cluster.Config) { c.HeartbeatTimeout = beatTimeout })

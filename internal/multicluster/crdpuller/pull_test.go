@@ -146,7 +146,7 @@ func anyObject() apiextensionsv1.JSONSchemaProps {
 	return apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "string"}}}
 }
 
-func TestP1NameWithoutGroupIsOfTheFirstTypes(t *testing.T) {
+func TestANameWithoutGroupSelectsTheFirstType(t *testing.T) {
 	c := kube.Shared(t)
 	install(t, c, crdOf("pods", "metrics.example.dev", "PodMetrics", anyObject()))
 	for _, name := range []string{"pods", "pods.core"} {
@@ -160,7 +160,7 @@ func TestP1NameWithoutGroupIsOfTheFirstTypes(t *testing.T) {
 	}
 }
 
-func TestP2NameWithGroup(t *testing.T) {
+func TestANameWithGroupSelectsItsType(t *testing.T) {
 	crd := only(t, pull(t, kube.Shared(t).Rest(), "ingresses.networking.k8s.io"))
 	if crd.Name != "ingresses.networking.k8s.io" || crd.Spec.Versions[0].Name != "v1" || crd.Spec.Scope != apiextensionsv1.NamespaceScoped {
 		t.Errorf("pulled %s %s, scope %s", crd.Name, crd.Spec.Versions[0].Name, crd.Spec.Scope)
@@ -175,7 +175,7 @@ func TestP2NameWithGroup(t *testing.T) {
 	}
 }
 
-func TestP3UnknownNameIsLeftOut(t *testing.T) {
+func TestAnUnknownNameIsLeftOut(t *testing.T) {
 	pulled := pull(t, kube.Shared(t).Rest(), "nothing.example.dev", "configmaps", "pods.apps")
 	if got, want := names(pulled), []string{"configmaps.core"}; !slices.Equal(got, want) || len(pulled.Problems) > 0 {
 		t.Errorf("pulled %v with problems %v, want %v", got, pulled.Problems, want)
@@ -185,7 +185,7 @@ func TestP3UnknownNameIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestP4CRDBeforeOpenAPI(t *testing.T) {
+func TestACRDPrecedesOpenAPI(t *testing.T) {
 	c := kube.Shared(t)
 	pattern := "^[a-z]+$"
 	want := crdOf("widgets", "p4.example.dev", "Widget", apiextensionsv1.JSONSchemaProps{
@@ -255,9 +255,9 @@ func TestEveryVersion(t *testing.T) {
 	}
 }
 
-// TestP5NonStructuralIsPermissive stores a CRD that servers before 1.22 accepted. No client can
-// create one any more, but upgraded servers still have them.
-func TestP5NonStructuralIsPermissive(t *testing.T) {
+// TestANonStructuralSchemaIsPermissive stores a CRD that servers before 1.22 accepted. No client
+// can create one any more, but upgraded servers still have them.
+func TestANonStructuralSchemaIsPermissive(t *testing.T) {
 	c := kube.Shared(t)
 	crd := crdOf("relics", "p5.example.dev", "Relic", apiextensionsv1.JSONSchemaProps{
 		Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Description: "of no type"}},
@@ -306,7 +306,7 @@ func store(t *testing.T, c *kube.Cluster, key string, value []byte) {
 	}
 }
 
-func TestP6RecursiveTypeIsLeftOutWithAMessage(t *testing.T) {
+func TestARecursiveTypeIsLeftOutWithAMessage(t *testing.T) {
 	pulled := pull(t, kube.Shared(t).Rest(), "customresourcedefinitions.apiextensions.k8s.io", "secrets")
 	if got, want := names(pulled), []string{"secrets.core"}; !slices.Equal(got, want) {
 		t.Errorf("pulled %v, want %v", got, want)
@@ -316,7 +316,7 @@ func TestP6RecursiveTypeIsLeftOutWithAMessage(t *testing.T) {
 	}
 }
 
-func TestP7KeysOfLists(t *testing.T) {
+func TestKeysOfListsArePulled(t *testing.T) {
 	pods := only(t, pull(t, kube.Shared(t).Rest(), "pods"))
 	ports := schemaOf(t, pods, "spec", "containers", "[]", "ports")
 	if *ports.XListType != "map" || !slices.Equal(ports.XListMapKeys, []string{"containerPort", "protocol"}) {
@@ -340,7 +340,7 @@ func TestP7KeysOfLists(t *testing.T) {
 	}
 }
 
-func TestP8Subresources(t *testing.T) {
+func TestSubresourcesArePulled(t *testing.T) {
 	status, scale := &apiextensionsv1.CustomResourceSubresourceStatus{}, &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}
 	for name, want := range map[string]*apiextensionsv1.CustomResourceSubresources{
 		"configmaps":                      {},
@@ -368,8 +368,8 @@ func TestP8Subresources(t *testing.T) {
 	}
 }
 
-// TestP9ForbiddenCRDs pulls as a user with access to discovery only.
-func TestP9ForbiddenCRDs(t *testing.T) {
+// TestForbiddenCRDsAreReported pulls as a user with access to discovery only.
+func TestForbiddenCRDsAreReported(t *testing.T) {
 	c := kube.Shared(t)
 	install(t, c, crdOf("hidden", "p9.example.dev", "Hidden", anyObject()))
 	config := c.Rest()
@@ -386,9 +386,9 @@ func TestP9ForbiddenCRDs(t *testing.T) {
 	}
 }
 
-// TestP10TypeDisappears tests the difference between a removed type and one whose group cannot be
+// TestTypeDisappears tests the difference between a removed type and one whose group cannot be
 // read.
-func TestP10TypeDisappears(t *testing.T) {
+func TestTypeDisappears(t *testing.T) {
 	c := kube.Shared(t)
 	crd := crdOf("mayflies", "p10.example.dev", "Mayfly", anyObject())
 	install(t, c, crd)

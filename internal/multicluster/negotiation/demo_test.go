@@ -25,8 +25,8 @@ const (
 	publish         = `{"spec":{"publish":true}}`
 )
 
-// TestDemoNegotiation covers case N16: the first part of the public demo, with the output of
-// kubectl at each step.
+// TestDemoNegotiation runs the first part of the public demo, with the output of kubectl at each
+// step.
 func TestDemoNegotiation(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -63,8 +63,8 @@ func TestDemoNegotiation(t *testing.T) {
 	s.serves(t, deployments)
 }
 
-// TestDemoEnforced covers case N17: the second part of the demo. In the prototype, an
-// incompatible import was AVAILABLE True. Here it is not.
+// TestDemoEnforced runs the second part of the demo. In the prototype, an incompatible import was
+// AVAILABLE True. Here it is not.
 func TestDemoEnforced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -94,14 +94,14 @@ func TestDemoEnforced(t *testing.T) {
 		"negotiated v1 publish=true True/True")
 	s.negotiates(t, "deployments.v1.apps", "minReadySeconds", "paused", "replicas", "selector", "strategy", "template")
 
-	// N20: the CRD is deleted, and the imports determine the schema again.
+	// The CRD is deleted, and the imports determine the schema again.
 	s.delete(t, s.definition(t, full))
 	s.shows(t, "deployments.apps", "import us-east1 v1 True/", "import us-west1 v1 True/", "negotiated v1 publish=false /")
 	s.negotiates(t, "deployments.v1.apps", "replicas", "selector", "strategy", "template")
 	s.serves(t, deployments)
 }
 
-// TestImportsLeave covers case N19 on a real kcp.
+// TestImportsLeave removes imports on a real kcp.
 func TestImportsLeave(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)
@@ -124,7 +124,7 @@ func TestImportsLeave(t *testing.T) {
 	s.serves(t, widgets)
 }
 
-// TestVersions covers case N21.
+// TestVersions imports several versions of a type.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	s := publishing(t)

@@ -55,9 +55,8 @@ func check(t *testing.T, existing, offered string, obstacles []string, meet stri
 	}
 }
 
-// The unit table of the prototype, N1 to N15. If a row deviates, it follows design 9, and a
-// comment explains it.
-func TestUnitTableN1ToN15(t *testing.T) {
+// TestMeetTable has the cases of the prototype. A comment explains each row that deviates from it.
+func TestMeetTable(t *testing.T) {
 	t.Parallel()
 	existing := `{type: object, properties: {p: {type: string}}}`
 	for _, c := range []struct {
@@ -65,44 +64,44 @@ func TestUnitTableN1ToN15(t *testing.T) {
 		obstacles               []string
 		meet                    string
 	}{
-		{name: "N1 more properties", existing: existing, offered: `{type: object, properties: {p: {type: string}, new: {type: string}}}`, meet: existing},
+		{name: "more properties", existing: existing, offered: `{type: object, properties: {p: {type: string}, new: {type: string}}}`, meet: existing},
 		{
-			name: "N2 fewer properties", existing: `{type: object, properties: {p: {type: string}, new: {type: string}}}`, offered: existing,
+			name: "fewer properties", existing: `{type: object, properties: {p: {type: string}, new: {type: string}}}`, offered: existing,
 			obstacles: []string{".spec.new: there is no such property in east"}, meet: existing,
 		},
 		{
-			name: "N3 fewer and others: the intersection", existing: `{type: object, properties: {p: {type: string}, old: {type: string}}}`,
+			name: "fewer and others: the intersection", existing: `{type: object, properties: {p: {type: string}, old: {type: string}}}`,
 			offered:   `{type: object, properties: {p: {type: string}, new: {type: string}}}`,
 			obstacles: []string{".spec.old: there is no such property in east"}, meet: existing,
 		},
 		{
-			name: "N4 any property of a compatible schema", existing: existing,
+			name: "any property of a compatible schema", existing: existing,
 			offered: `{type: object, additionalProperties: {type: string}}`, meet: existing,
 		},
 		{
 			// Deviation: the prototype refuses the whole schema. Here an optional property
 			// without a meet is dropped and reported.
-			name: "N5 any property of an incompatible schema", existing: `{type: object, properties: {p: {type: string}, q: {type: object, properties: {sub: {type: string}}}}}`,
+			name: "any property of an incompatible schema", existing: `{type: object, properties: {p: {type: string}, q: {type: object, properties: {sub: {type: string}}}}}`,
 			offered:   `{type: object, additionalProperties: {type: string}}`,
 			obstacles: []string{".spec.q: it is an object (what is served), a string (east)"}, meet: existing,
 		},
-		{name: "N6 any property", existing: existing, offered: `{type: object, additionalProperties: true}`, meet: `{type: object, properties: {p: {type: string}}}`},
-		{name: "N7 more properties with a number", existing: `{type: object, properties: {p: {type: number}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: number}}}`, meet: `{type: object, properties: {p: {type: number}}}`},
-		{name: "N8 with an integer", existing: `{type: object, properties: {p: {type: integer}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: integer}}}`, meet: `{type: object, properties: {p: {type: integer}}}`},
-		{name: "N9 with an integer or string", existing: `{type: object, properties: {p: {x-kubernetes-int-or-string: true}}}`, offered: `{type: object, properties: {p: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}, new: {type: string}}}`, meet: `{type: object, properties: {p: {x-kubernetes-int-or-string: true}}}`},
-		{name: "N10 with unknown fields", existing: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`, offered: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}, new: {type: string}}}`, meet: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`},
-		{name: "N11 with a boolean", existing: `{type: object, properties: {p: {type: boolean}}}`, offered: `{type: object, properties: {p: {type: boolean}, new: {type: boolean}}}`, meet: `{type: object, properties: {p: {type: boolean}}}`},
-		{name: "N12 with an array of objects", existing: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`, offered: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}, b: {type: string}}}}}}`, meet: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`},
-		{name: "N13 with a map", existing: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}}}`, offered: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}, new: {type: string}}}`, meet: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}}}`},
+		{name: "any property", existing: existing, offered: `{type: object, additionalProperties: true}`, meet: `{type: object, properties: {p: {type: string}}}`},
+		{name: "more properties with a number", existing: `{type: object, properties: {p: {type: number}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: number}}}`, meet: `{type: object, properties: {p: {type: number}}}`},
+		{name: "with an integer", existing: `{type: object, properties: {p: {type: integer}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: integer}}}`, meet: `{type: object, properties: {p: {type: integer}}}`},
+		{name: "with an integer or string", existing: `{type: object, properties: {p: {x-kubernetes-int-or-string: true}}}`, offered: `{type: object, properties: {p: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}, new: {type: string}}}`, meet: `{type: object, properties: {p: {x-kubernetes-int-or-string: true}}}`},
+		{name: "with unknown fields", existing: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`, offered: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}, new: {type: string}}}`, meet: `{type: object, properties: {p: {type: object, x-kubernetes-preserve-unknown-fields: true}}}`},
+		{name: "with a boolean", existing: `{type: object, properties: {p: {type: boolean}}}`, offered: `{type: object, properties: {p: {type: boolean}, new: {type: boolean}}}`, meet: `{type: object, properties: {p: {type: boolean}}}`},
+		{name: "with an array of objects", existing: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`, offered: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}, b: {type: string}}}}}}`, meet: `{type: object, properties: {p: {type: array, items: {type: object, properties: {a: {type: string}}}}}}`},
+		{name: "with a map", existing: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}}}`, offered: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}, new: {type: string}}}`, meet: `{type: object, properties: {p: {type: object, additionalProperties: {type: string}}}}`},
 		{
-			// Deviation: the prototype expects no obstacle (defect 12).
-			name: "N14 any property against a schema", existing: `{type: object, additionalProperties: true}`, offered: `{type: object, additionalProperties: {type: string}}`,
+			// Deviation: the prototype expects no obstacle.
+			name: "any property against a schema", existing: `{type: object, additionalProperties: true}`, offered: `{type: object, additionalProperties: {type: string}}`,
 			obstacles: []string{".spec: it may have any other key, and not every value is accepted there"}, meet: `{type: object, additionalProperties: {type: string}}`,
 		},
 		{
 			// Deviation: additionalProperties: true empties the objects. Of an array it keeps
 			// only what the pruning of Kubernetes keeps. Strings do not change.
-			name: "N15 a schema against any property", existing: `{type: object, additionalProperties: {type: string}}`, offered: `{type: object, additionalProperties: true}`,
+			name: "a schema against any property", existing: `{type: object, additionalProperties: {type: string}}`, offered: `{type: object, additionalProperties: true}`,
 			meet: `{type: object, additionalProperties: {type: string}}`,
 		},
 	} {
@@ -113,7 +112,7 @@ func TestUnitTableN1ToN15(t *testing.T) {
 	}
 }
 
-func TestN23Defect1AlternativesAreCompared(t *testing.T) {
+func TestAlternativesAreCompared(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: string, anyOf: [{pattern: "^a"}, {pattern: "^b"}]}`, `{type: string, anyOf: [{pattern: "^a"}, {pattern: "^c"}]}`,
 		[]string{`.spec: the anyOf [{"pattern":"^a"},{"pattern":"^c"}] is added`},
@@ -123,13 +122,13 @@ func TestN23Defect1AlternativesAreCompared(t *testing.T) {
 		[]string{`.spec: the oneOf [{"pattern":"^a"},{"pattern":"b$"}] is added`}, `{type: string, oneOf: [{pattern: "^a"}, {pattern: "b$"}]}`)
 }
 
-func TestN23Defect2ItemCountsAreCompared(t *testing.T) {
+func TestItemCountsAreCompared(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: array, items: {type: string}, maxItems: 5}`, `{type: array, items: {type: string}, maxItems: 3, minItems: 1}`,
 		[]string{".spec: minItems is 1, and was not set", ".spec: maxItems is 3, and was 5"}, `{type: array, items: {type: string}, maxItems: 3, minItems: 1}`)
 }
 
-func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
+func TestAllKeywordsAreCompared(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: object, properties: {a: {type: string}}}`, `{type: object, required: [a], properties: {a: {type: string}}}`,
 		[]string{".spec.a: it is required"}, `{type: object, required: [a], properties: {a: {type: string}}}`)
@@ -148,7 +147,7 @@ func TestN23Defect3AllKeywordsAreCompared(t *testing.T) {
 		nil, `{type: object, properties: {a: {type: string, default: w}}}`)
 }
 
-func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
+func TestDroppedPropertiesAreNotRequired(t *testing.T) {
 	t.Parallel()
 	a := specSchema(t, "east", `{type: object, required: [a], properties: {a: {type: string}}}`)
 	b := specSchema(t, "west", `{type: object, properties: {b: {type: string}}}`)
@@ -166,19 +165,19 @@ func TestN23Defect4DroppedPropertiesAreNotRequired(t *testing.T) {
 	}
 }
 
-func TestN23Defect5ANewEnumIsAnObstacle(t *testing.T) {
+func TestANewEnumIsAnObstacle(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: string}`, `{type: string, enum: [a, b]}`, []string{`.spec: not accepted of its values: all but "a", "b"`}, `{type: string, enum: [a, b]}`)
 }
 
-func TestN23Defect6EnumsAreKept(t *testing.T) {
+func TestEnumsAreKept(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: string, enum: [a, b]}`, `{type: string}`, nil, `{type: string, enum: [a, b]}`)
 	check(t, `{type: object, properties: {p: {type: string, enum: [a]}}}`, `{type: object, properties: {p: {type: string, enum: [b]}}}`,
 		[]string{".spec.p: no value of one enum is in the other"}, `{type: object}`)
 }
 
-func TestN23Defect7EqualConstructsAgree(t *testing.T) {
+func TestEqualConstructsAgree(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
 		`{type: integer, multipleOf: 2, maximum: 4, allOf: [{minimum: 1, maximum: 9}], anyOf: [{maximum: 3}, {minimum: 4}], not: {maximum: 0}}`,
@@ -189,7 +188,7 @@ func TestN23Defect7EqualConstructsAgree(t *testing.T) {
 	}
 }
 
-func TestN23Defect8PropertiesAgainstNone(t *testing.T) {
+func TestPropertiesAgainstNone(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: object, properties: {p: {type: string}}}`, `{type: object}`,
 		[]string{".spec.p: there is no such property in east"}, `{type: object}`)
@@ -197,12 +196,12 @@ func TestN23Defect8PropertiesAgainstNone(t *testing.T) {
 		[]string{".spec: it may have any other key, and only known properties are kept"}, `{type: object, properties: {p: {type: string}}}`)
 }
 
-func TestN23Defect9AnEmptyObjectIsNotAnything(t *testing.T) {
+func TestAnEmptyObjectIsNotAnything(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: object}`, `{type: object, required: [p], properties: {p: {type: string}}}`, []string{".spec.p: there is no such property in what is served; .spec.p is required"}, "")
 }
 
-func TestN23Defect10NestedPropertiesOfOpenNodesAreCompared(t *testing.T) {
+func TestNestedPropertiesOfOpenNodesAreCompared(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {p: {type: string}}}`,
 		`{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {p: {type: string, maxLength: 3}}}`,
@@ -210,18 +209,18 @@ func TestN23Defect10NestedPropertiesOfOpenNodesAreCompared(t *testing.T) {
 		`{type: object, x-kubernetes-preserve-unknown-fields: true, properties: {p: {type: string, maxLength: 3}}}`)
 }
 
-func TestN23Defect11LostEnumValuesAreNamed(t *testing.T) {
+func TestLostEnumValuesAreNamed(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: string, enum: [a, b]}`, `{type: string, enum: [b, c]}`, []string{`.spec: not accepted of its values: "a"`}, `{type: string, enum: [b]}`)
 }
 
-func TestN23Defect12AnyPropertyIsNotASchema(t *testing.T) {
+func TestAnyPropertyIsNotASchema(t *testing.T) {
 	t.Parallel()
 	check(t, `{type: object, additionalProperties: true}`, `{type: object, additionalProperties: {type: integer}}`,
 		[]string{".spec: it may have any other key, and not every value is accepted there"}, `{type: object, additionalProperties: {type: integer}}`)
 }
 
-func TestN23Defect13OrderDoesNotMatter(t *testing.T) {
+func TestOrderDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	offers := []Offer{
 		specSchema(t, "a", `{type: object, properties: {p: {type: string}, q: {type: integer}}}`),

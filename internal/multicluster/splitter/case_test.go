@@ -29,9 +29,9 @@ func (w *world) rests(t *testing.T, want map[string]int32, unplaced int32) {
 	}
 }
 
-// TestCaseR runs the splitter cases of the prototype, and cases that the prototype did not cover.
-// TestAggregate covers R3 (sums), and TestFollowers covers R5 (Ingress).
-func TestCaseR(t *testing.T) {
+// TestSplitCases splits a root for clusters and replicas that change. TestAggregate covers the sum
+// of statuses, and TestFollowers covers Ingresses.
+func TestSplitCases(t *testing.T) {
 	t.Parallel()
 	type parts = map[string]int32
 	two := func(t *testing.T) *world {
@@ -39,35 +39,35 @@ func TestCaseR(t *testing.T) {
 		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
 		return w
 	}
-	t.Run("R1: ten over two are five and five", func(t *testing.T) { two(t) })
-	t.Run("R1: a remainder goes by name", func(t *testing.T) {
+	t.Run("ten replicas over two clusters are five and five", func(t *testing.T) { two(t) })
+	t.Run("a remainder goes to the first names", func(t *testing.T) {
 		newWorld(t, policy{}, 11, "c", "a", "b").rests(t, parts{"a": 4, "b": 4, "c": 3}, 0)
 	})
-	t.Run("R2: no clusters", func(t *testing.T) {
+	t.Run("no clusters", func(t *testing.T) {
 		w := newWorld(t, policy{}, 10)
 		w.rests(t, parts{}, 10)
 		if len(w.last.Explanation.Reasons) == 0 || w.last.Explanation.Reasons[0].Code != NoClusters {
 			t.Errorf("%+v, want %s", w.last.Explanation.Reasons, NoClusters)
 		}
 	})
-	t.Run("R4: rescaled", func(t *testing.T) {
+	t.Run("rescaled", func(t *testing.T) {
 		w := two(t)
 		w.Root.Replicas = 7
 		w.rests(t, parts{"us-east1": 4, "us-west1": 3}, 0)
 		w.Root.Replicas = 12
 		w.rests(t, parts{"us-east1": 6, "us-west1": 6}, 0)
 	})
-	t.Run("R4: a cluster more", func(t *testing.T) {
+	t.Run("a cluster joins", func(t *testing.T) {
 		w := two(t)
 		w.Clusters = append(w.Clusters, readyCluster("eu"))
 		w.rests(t, parts{"eu": 3, "us-east1": 4, "us-west1": 3}, 0)
 	})
-	t.Run("R4: a cluster less", func(t *testing.T) {
+	t.Run("a cluster leaves", func(t *testing.T) {
 		w := two(t)
 		w.remove("us-east1")
 		w.rests(t, parts{"us-west1": 10}, 0)
 	})
-	t.Run("R4: a leaf is deleted by hand", func(t *testing.T) {
+	t.Run("a leaf is deleted by hand", func(t *testing.T) {
 		w := two(t)
 		w.leaf("us-east1").Deleting = true
 		if r := w.split(); len(r.Changes) > 0 {
@@ -75,25 +75,25 @@ func TestCaseR(t *testing.T) {
 		}
 		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
 	})
-	t.Run("R4: a leaf is changed by hand", func(t *testing.T) {
+	t.Run("a leaf is changed by hand", func(t *testing.T) {
 		w := two(t)
 		w.leaf("us-east1").Replicas = 50
 		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
 	})
-	t.Run("R4: a cluster that is not ready gets nothing", func(t *testing.T) {
+	t.Run("a cluster that is not ready gets nothing", func(t *testing.T) {
 		w := newWorld(t, policy{}, 10, "a", "b")
 		w.lose("a")
 		w.rests(t, parts{"b": 10}, 0)
 	})
-	t.Run("R4: no replicas", func(t *testing.T) {
+	t.Run("no replicas", func(t *testing.T) {
 		w := two(t)
 		w.Root.Replicas = 0
 		w.rests(t, parts{"us-east1": 0, "us-west1": 0}, 0)
 	})
-	t.Run("R4: fewer replicas than clusters", func(t *testing.T) {
+	t.Run("fewer replicas than clusters", func(t *testing.T) {
 		newWorld(t, policy{}, 2, "a", "b", "c").rests(t, parts{"a": 1, "b": 1}, 0)
 	})
-	t.Run("lost and back", func(t *testing.T) {
+	t.Run("a cluster is lost and returns", func(t *testing.T) {
 		w := two(t)
 		w.lose("us-east1")
 		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
@@ -104,9 +104,8 @@ func TestCaseR(t *testing.T) {
 	})
 }
 
-// TestStrategyTable tests the table of the prototype (D5): for each state of a cluster, what
-// happens to the parts there, and whether it gets new ones. A future eviction needs another look
-// at that time.
+// TestStrategyTable tests each state of a cluster: what happens to the parts there, and whether the
+// cluster gets new ones. A future eviction needs another look at that time.
 func TestStrategyTable(t *testing.T) {
 	t.Parallel()
 	past, future := start.Add(-time.Minute), start.Add(time.Minute)

@@ -194,7 +194,7 @@ func TestReadLeaf(t *testing.T) {
 	}
 }
 
-// TestAggregate tests case R3: the status of a root is the sum of its parts.
+// TestAggregate tests that the status of a root is the sum of its parts.
 func TestAggregate(t *testing.T) {
 	t.Parallel()
 	east := object(t, `{apiVersion: a/v1, kind: K, status: {observedGeneration: 3, replicas: 5, readyReplicas: 5, collisionCount: 1, conditions: [
@@ -226,7 +226,7 @@ func TestAggregate(t *testing.T) {
 		"the whole has an earlier spec": {Total{Divide: workloadv1alpha1.DivideWhole, Generation: 4, Seen: 3, Parts: []Part{
 			{Cluster: "a", Behind: true, Status: map[string]any{"phase": "Ready", "updatedReplicas": int64(3)}},
 		}}, `{observedGeneration: 3, phase: Ready, updatedReplicas: 0}`},
-		"R2: no clusters": {Total{Generation: 4, NoClusters: true, Unplaced: 3},
+		"no clusters": {Total{Generation: 4, NoClusters: true, Unplaced: 3},
 			`{observedGeneration: 4, conditions: [{type: Progressing, status: "False", reason: NoRegisteredClusters, message: there are no clusters}]}`},
 		"unplaced": {Total{Generation: 4, Unplaced: 3, Parts: both[1:]},
 			`{observedGeneration: 4, replicas: 5, readyReplicas: 5, conditions: [

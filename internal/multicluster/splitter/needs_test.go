@@ -87,7 +87,7 @@ func TestSelects(t *testing.T) {
 	}
 }
 
-// TestFollowers tests case R5: an Ingress goes to the clusters of its Services.
+// TestFollowers tests that an Ingress goes to the clusters of its Services.
 func TestFollowers(t *testing.T) {
 	t.Parallel()
 	targets := map[Need][]string{{Kind: "Service", Name: "a"}: {"us-west1", "us-east1"}, {Kind: "Service", Name: "b"}: {"us-east1", "eu"}}

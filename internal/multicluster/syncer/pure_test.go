@@ -33,9 +33,9 @@ func object(t testing.TB, text string) *unstructured.Unstructured {
 
 var someone = Identity{Upstream: "kcp", Cluster: "east", ClusterUID: "c1"}
 
-// TestS5NamespacesOfTwoControlPlanes tests that another kcp, Cluster or namespace gets another
+// TestNamespacesOfTwoControlPlanes tests that another kcp, Cluster or namespace gets another
 // namespace downstream, which only the matching locator resolves.
-func TestS5NamespacesOfTwoControlPlanes(t *testing.T) {
+func TestNamespacesOfTwoControlPlanes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[a-z0-9-]{1,20}`)
@@ -136,9 +136,9 @@ func TestTranslateGeneratedFields(t *testing.T) {
 	}
 }
 
-// TestS3StatusTable tests that an equal status causes no write, and a different one does. A
+// TestStatusTable tests that an equal status causes no write, and a different one does. A
 // status that is missing on either side removes nothing.
-func TestS3StatusTable(t *testing.T) {
+func TestStatusTable(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ up, down, want string }{
 		"the same":              {`{"a":1,"l":[1]}`, `{"a":1,"l":[1]}`, ``},

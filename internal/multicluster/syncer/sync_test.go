@@ -48,9 +48,9 @@ func startPair(t *testing.T, cluster string) *pair {
 	return p
 }
 
-// TestS1ObjectGoesDownAndStatusComesUp tests that a labeled object appears downstream and its
+// TestAnObjectGoesDownAndItsStatusComesUp tests that a labeled object appears downstream and its
 // status appears upstream. The downstream object is deleted with the upstream object.
-func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
+func TestAnObjectGoesDownAndItsStatusComesUp(t *testing.T) {
 	p := startPair(t, "s1")
 	made := create(t, p.objects, deployments, deployment(t, "team", "web", "s1"))
 	d := has(t, p.down, deployments, p.there, "web", image("web:1"))
@@ -81,9 +81,9 @@ func TestS1ObjectGoesDownAndStatusComesUp(t *testing.T) {
 	hasNot(t, p.objects, deployments, "team", "web")
 }
 
-// TestS2StatusAloneIsNoWrite tests that a change of the upstream status causes no write
+// TestAStatusAloneCausesNoWrite tests that a change of the upstream status causes no write
 // downstream. A new syncer that finds everything in sync causes none either.
-func TestS2StatusAloneIsNoWrite(t *testing.T) {
+func TestAStatusAloneCausesNoWrite(t *testing.T) {
 	p := startPair(t, "s2")
 	create(t, p.objects, deployments, deployment(t, "team", "web", "s2"))
 	create(t, p.objects, configMaps, configMap("team", "settings", "s2", map[string]string{"a": "1"}))
@@ -123,9 +123,9 @@ func (p *pair) same(r groupVersionResource, before *unstructured.Unstructured) {
 	}
 }
 
-// TestS4LabelMoves tests an object whose label changes from one cluster to another. It is removed
-// from the first, exists in the second, and has only the status of the second.
-func TestS4LabelMoves(t *testing.T) {
+// TestALabelMovesAnObject tests an object whose label changes from one cluster to another. It is
+// removed from the first, exists in the second, and has only the status of the second.
+func TestALabelMovesAnObject(t *testing.T) {
 	p := startPair(t, "s4-a")
 	p.register("s4-b", "deployments.apps", "configmaps", "persistentvolumeclaims")
 	p.sync("s4-b", p.kube.Rest())
@@ -149,9 +149,9 @@ func TestS4LabelMoves(t *testing.T) {
 	has(t, p.objects, deployments, "team", "web", field(nil, "metadata", "finalizers"))
 }
 
-// TestS5TwoControlPlanes registers one cluster in two kcps under one name. Objects with the same
+// TestTwoControlPlanes registers one cluster in two kcps under one name. Objects with the same
 // namespace and name are two objects downstream.
-func TestS5TwoControlPlanes(t *testing.T) {
+func TestTwoControlPlanes(t *testing.T) {
 	one, two := startPair(t, "s5"), startPair(t, "s5")
 	if one.there == two.there {
 		t.Fatalf("both kcps use the namespace %s", one.there)
@@ -166,9 +166,9 @@ func TestS5TwoControlPlanes(t *testing.T) {
 	has(t, two.down, configMaps, two.there, "x", field("two", "data", "of"))
 }
 
-// TestS6NamespaceOfAnother tests that a downstream namespace with another locator, or with none,
-// is reported and stays as it is.
-func TestS6NamespaceOfAnother(t *testing.T) {
+// TestANamespaceOfAnotherIsReported tests that a downstream namespace with another locator, or
+// with none, is reported and stays as it is.
+func TestANamespaceOfAnotherIsReported(t *testing.T) {
 	p := startPair(t, "s6")
 	for namespace, annotations := range map[string]map[string]string{
 		"other": {workloadv1alpha1.LocatorAnnotation: `{"upstreamUID":"u","cluster":"s6","clusterUID":"c","namespace":"other"}`},
@@ -199,9 +199,9 @@ func remove2(c dynamic.Interface, namespace string) {
 	_ = c.Resource(namespaces).Delete(context.Background(), namespace, metav1.DeleteOptions{})
 }
 
-// TestS7ObjectOfAnotherIsNeverAdopted tests that an existing downstream object is reported with
+// TestObjectOfAnotherIsNeverAdopted tests that an existing downstream object is reported with
 // an annotation and an event. It is neither changed nor deleted.
-func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
+func TestObjectOfAnotherIsNeverAdopted(t *testing.T) {
 	p := startPair(t, "s7")
 	create(t, p.objects, configMaps, configMap("team", "first", "s7", nil))
 	has(t, p.down, configMaps, p.there, "first", anyhow)
@@ -235,9 +235,9 @@ func TestS7ObjectOfAnotherIsNeverAdopted(t *testing.T) {
 	has(t, p.objects, configMaps, "team", "x", problem("s7", ""))
 }
 
-// TestS8DriftIsCorrected tests that fields and objects that another client changes or deletes
+// TestDriftIsCorrected tests that fields and objects that another client changes or deletes
 // downstream are restored. Fields that upstream does not set keep their values.
-func TestS8DriftIsCorrected(t *testing.T) {
+func TestDriftIsCorrected(t *testing.T) {
 	p := startPair(t, "s8")
 	create(t, p.objects, deployments, deployment(t, "team", "web", "s8"))
 	create(t, p.objects, configMaps, configMap("team", "x", "s8", map[string]string{"a": "1"}))
@@ -272,9 +272,9 @@ func TestS8DriftIsCorrected(t *testing.T) {
 	})
 }
 
-// TestS9TypePublishedLater tests that a type is copied as soon as the kcp serves it. The objects
-// of a type that is no longer requested stay as they are.
-func TestS9TypePublishedLater(t *testing.T) {
+// TestATypePublishedLaterIsSynced tests that a type is copied as soon as the kcp serves it. The
+// objects of a type that is no longer requested stay as they are.
+func TestATypePublishedLaterIsSynced(t *testing.T) {
 	cluster, down := downstream(t)
 	up := startKCP(t)
 	up.unpublishDeployments()

@@ -21,7 +21,7 @@ const (
 	bad        = "Compatible=False(IncompatibleSchema)"
 )
 
-// TestStrategyMatrix covers case N18: an import that lacks a field is added to one that has it.
+// TestStrategyMatrix adds an import that lacks a field to one that has it, with each strategy.
 func TestStrategyMatrix(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -154,7 +154,7 @@ func TestInvalidImportTakesNoPart(t *testing.T) {
 	w.check("v1", "", "a: Compatible=False(InvalidSchema)", "b: "+compatOnly)
 }
 
-// TestEnforcedByHand covers the second part of the demo: N17 and N20 without a server.
+// TestEnforcedByHand runs the second part of the demo without a server.
 func TestEnforcedByHand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -209,7 +209,7 @@ func TestNativeTypeIsEnforced(t *testing.T) {
 	}
 }
 
-// TestImportsLeave covers case N19.
+// TestImportsLeave removes imports.
 func TestImportsLeave(t *testing.T) {
 	t.Parallel()
 	t.Run("unpublished", func(t *testing.T) {
@@ -453,7 +453,7 @@ func TestUpdatePublishedFollows(t *testing.T) {
 	w.checkFields("v1", "a", "b")
 }
 
-// TestVersions covers case N21 and related cases.
+// TestVersions imports several versions of a type.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	t.Run("the highest is stored", func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"rik.dev/rik/internal/testkit/race"
 )
 
-// TestAllPermutations covers case N22: up to five imports, some of which cannot agree, are added
-// in every order, with a pass after each.
+// TestAllPermutations adds up to five imports, some of which cannot agree, in every order, with a
+// pass after each.
 func TestAllPermutations(t *testing.T) {
 	t.Parallel()
 	founded := map[string]time.Time{}

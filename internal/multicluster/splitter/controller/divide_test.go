@@ -9,8 +9,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestNoClusters covers case R2. It runs first and alone, because it needs a kcp without
-// Clusters.
+// TestNoClusters tests the status of a root without clusters. It runs first and alone, because it
+// needs a kcp without Clusters.
 func TestNoClusters(t *testing.T) { //nolint:paralleltest // other tests register Clusters
 	s := newSite(t)
 	s.deploy("web", 3, nil)
@@ -18,7 +18,7 @@ func TestNoClusters(t *testing.T) { //nolint:paralleltest // other tests registe
 	s.until("web", "")
 }
 
-// TestDivide covers cases R1 and R3, and the rescales of R4.
+// TestDivide divides a root, sums its status up, and rescales the root.
 func TestDivide(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
@@ -38,8 +38,7 @@ func TestDivide(t *testing.T) {
 	s.rests("web")
 }
 
-// TestStrategyTable covers the table of D5. For each state of a cluster, it checks an existing
-// root and a new one.
+// TestStrategyTable checks an existing root and a new one for each state of a cluster.
 func TestStrategyTable(t *testing.T) {
 	t.Parallel()
 	past, future := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
