@@ -1,7 +1,6 @@
-// Package strictdecode compares documents with the Go types that they are to be decoded
-// into. The decoders stop at the first value that does not fit and speak of Go
-// types; this says of every such value where it is, as its writer wrote it, and
-// what is expected there.
+// Package strictdecode compares documents with the Go types into which they will be decoded. A
+// decoder stops at the first value that does not fit, and its message names Go types. This package
+// reports each such value, with its path in the document and the expected form.
 package strictdecode
 
 import (
@@ -22,9 +21,9 @@ import (
 // Document is the field of an error about the document as a whole.
 const Document = "document"
 
-// Check returns an error for every value in a JSON document that cannot be
-// decoded into the type of into, in the order of the keys. Unknown and repeated
-// keys, and what is no JSON at all, are left to the decoder to report.
+// Check returns an error for each value in a JSON document that cannot be decoded into the type of
+// into, in the order of the keys. The decoder reports unknown and repeated keys, and text that is
+// not JSON.
 func Check(document []byte, into any) field.ErrorList {
 	value, err := decode(document)
 	if err != nil {
@@ -33,8 +32,8 @@ func Check(document []byte, into any) field.ErrorList {
 	return check(nil, value, reflect.TypeOf(into))
 }
 
-// Join makes one error of all, with a line for each, which errors.As finds; nil
-// if there is none.
+// Join joins the errors of a list, with one line for each. errors.As finds each of them. Join
+// returns nil for an empty list.
 func Join(list field.ErrorList) error {
 	errs := make([]error, len(list))
 	for i, err := range list {
@@ -43,8 +42,8 @@ func Join(list field.ErrorList) error {
 	return errors.Join(errs...)
 }
 
-// CheckAt does the same as Check with a value that is to be put at a place of into, which
-// a JSON pointer names (RFC 6901). There is nothing wrong at an unknown place.
+// CheckAt is Check for a value that will be put into a part of into. A JSON pointer (RFC 6901)
+// names the part. CheckAt returns no errors for a part that does not exist.
 func CheckAt(pointer string, value []byte, into any) field.ErrorList {
 	decoded, err := decode(value)
 	if err != nil {
@@ -57,7 +56,7 @@ func CheckAt(pointer string, value []byte, into any) field.ErrorList {
 	return check(path, decoded, t)
 }
 
-// decode keeps numbers as they are written.
+// decode decodes a document. It keeps the notation of numbers.
 func decode(document []byte) (any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(document))
 	decoder.UseNumber()
@@ -75,7 +74,7 @@ func check(path *field.Path, value any, t reflect.Type) field.ErrorList {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if value == nil { // Null leaves everything as it is.
+	if value == nil { // null changes nothing
 		return nil
 	}
 	if decodesItself(t) {
@@ -116,7 +115,7 @@ func checkMap(path *field.Path, value any, t reflect.Type) field.ErrorList {
 	}
 	var errs field.ErrorList
 	for _, key := range sortedKeys(object) {
-		if !strings.HasPrefix(key, "$") { // else it is a directive of a patch
+		if !strings.HasPrefix(key, "$") { // a key with "$" is a directive of a patch
 			errs = append(errs, check(child(path, key), object[key], t.Elem())...)
 		}
 	}
@@ -158,8 +157,8 @@ func checkScalar(path *field.Path, value any, t reflect.Type) field.ErrorList {
 	}
 }
 
-// quoted shows how to make text of what YAML takes for something else. Of a fraction
-// and of true nobody knows any more how they were written: 1.10 has become 1.1, and yes
+// quoted returns how to write a value as text that YAML reads as something else. The original
+// notation of a fraction or of true is not known any more: 1.10 has become 1.1, and yes has become
 // true.
 func quoted(value any) string {
 	switch v := value.(type) {
@@ -195,8 +194,8 @@ func decodesItself(t reflect.Type) bool {
 	return pointer.Implements(jsonDecoder) || pointer.Implements(textDecoder)
 }
 
-// checkOwn asks a type that decodes itself. Such a list may be written as its
-// only element; what is wrong is then looked for in there.
+// checkOwn checks a value for a type that decodes itself. A document may have the only element of
+// such a list in place of the list. checkOwn then checks the element.
 func checkOwn(path *field.Path, value any, t reflect.Type) field.ErrorList {
 	if fits(value, reflect.New(t).Interface()) {
 		return nil
@@ -216,7 +215,7 @@ func checkOwn(path *field.Path, value any, t reflect.Type) field.ErrorList {
 	return misfit(path, value, expected(t))
 }
 
-// expected says what the types that decode themselves take.
+// expected describes the values that a type accepts which decodes itself.
 func expected(t reflect.Type) string {
 	switch t.Name() {
 	case "Quantity":
@@ -234,14 +233,13 @@ func expected(t reflect.Type) string {
 	}
 }
 
-// fits decodes a value alone.
+// fits reports whether a value can be decoded into a type.
 func fits(value, into any) bool {
 	data, err := json.Marshal(value)
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// fieldOf finds the type of a struct's field by the key that it has in a
-// document; nil if there is none.
+// fieldOf returns the type of the field of a struct that has a key in documents, or nil.
 func fieldOf(t reflect.Type, key string) reflect.Type {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -273,7 +271,8 @@ func embedded(t reflect.Type) reflect.Type {
 	return t
 }
 
-// follow walks along a JSON pointer.
+// follow returns the path and the type of the part that a JSON pointer names. The type is nil if
+// the part does not exist.
 func follow(pointer string, t reflect.Type) (*field.Path, reflect.Type) {
 	var path *field.Path
 	if pointer == "" {
@@ -291,7 +290,7 @@ func follow(pointer string, t reflect.Type) (*field.Path, reflect.Type) {
 			path, t = child(path, token), t.Elem()
 		case reflect.Slice:
 			n, err := strconv.Atoi(token)
-			if err != nil { // "-" stands for what follows the last.
+			if err != nil { // "-" is the place after the last element
 				path, t = path.Key(token), t.Elem()
 				continue
 			}
@@ -306,7 +305,7 @@ func follow(pointer string, t reflect.Type) (*field.Path, reflect.Type) {
 	return path, t
 }
 
-// child writes all keys with dots where they can be, as they would be said.
+// child appends a key to a path, with a dot if possible and otherwise in brackets.
 func child(path *field.Path, key string) *field.Path {
 	switch {
 	case path == nil:
@@ -332,10 +331,10 @@ func misfit(path *field.Path, value any, must string) field.ErrorList {
 	return field.ErrorList{field.TypeInvalid(path, shortened(value), must)}
 }
 
-// longest is how much of a value is repeated.
+// longest is the maximum length of a value in a message, in characters.
 const longest = 60
 
-// shortened is the value itself, or the beginning of its text.
+// shortened returns the value, or the beginning of its text if it is too long.
 func shortened(value any) any {
 	text, ok := value.(string)
 	if !ok {

@@ -95,7 +95,7 @@ func TestCheckAt(t *testing.T) {
 	}
 }
 
-// TestCheckAgreesWithTheDecoder puts values of every kind at random places.
+// TestCheckAgreesWithTheDecoder puts values of each kind at random places of a document.
 func TestCheckAgreesWithTheDecoder(t *testing.T) {
 	t.Parallel()
 	values := []string{`null`, `true`, `0`, `-1`, `1.5`, `99999999999`, `""`, `"a"`, `"1Gi"`, `[]`, `[1]`, `["a"]`, `{}`, `{"a":1}`, `{"name":"a"}`, `[{"name":2}]`}

@@ -9,8 +9,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestFenceIsOfTheRevision: an instance that was started without a fence is replaced by one
-// that has it, and a node knows from the template.
+// TestFenceIsOfTheRevision tests that a new fence makes a new revision. A rollout then replaces the
+// instances without the fence, and nodes find the fence in the template.
 func TestFenceIsOfTheRevision(t *testing.T) {
 	t.Parallel()
 	plain, fenced, own := workload(), workload(), workload()

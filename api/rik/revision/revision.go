@@ -1,6 +1,5 @@
-// Package revision makes WorkloadRevisions and the Instances that run them.
-// Everything here is a plain function of its arguments, so that the API server
-// and the controller, which may both make the first revision of a template,
+// Package revision makes WorkloadRevisions, and the Instances that run them. All functions are
+// pure. The API server and the controller can both make the first revision of a template, and they
 // make the same one.
 package revision
 
@@ -18,27 +17,28 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// alphabet has no vowels, so that no hash spells a word, and none of the
-// characters that are easily confused.
+// alphabet has no vowels, so that no hash is a word. It also has no characters that are easily
+// confused.
 const alphabet = "bcdfghjklmnpqrstvwxz2456789"
 
-// hashLength gives 47 bits: a workload keeps a few dozen revisions.
+// hashLength characters have 47 bits. That is enough, because a workload keeps only a few dozen
+// revisions.
 const hashLength = 10
 
-// MaxWorkloadName is the longest name of a Workload: 63, the limit of a label,
-// without "-" and the hash of a revision.
+// MaxWorkloadName is the maximum length of a Workload's name: 63, the limit of a label, minus "-"
+// and the hash of a revision.
 const MaxWorkloadName = 63 - 1 - hashLength
 
-// Hash names a template of one workload. The workload's UID is part of it: a
-// workload that was deleted and made again shares no revision with the first,
-// whose instances may still be ending.
+// Hash identifies a template of one workload. It includes the workload's UID. Therefore a workload
+// that is deleted and created again shares no revision with the first one, whose instances may
+// still exist.
 //
-// It is computed over JSON, in which a field that is added to the types later
-// and left empty leaves no trace, so that an upgrade rolls nothing out.
+// Hash hashes the JSON of the template. JSON does not contain empty fields, so a field that is
+// later added to the types does not change the hash, and an upgrade starts no rollout.
 func Hash(workload types.UID, template *rikv1alpha1.InstanceTemplate) string {
 	text, err := json.Marshal(template)
 	if err != nil {
-		// Nothing in the type can fail to marshal.
+		// All fields of the type can be marshaled.
 		panic(fmt.Sprintf("programmer error: marshaling a template: %v", err))
 	}
 	h := sha256.New()
@@ -53,8 +53,8 @@ func Hash(workload types.UID, template *rikv1alpha1.InstanceTemplate) string {
 	return string(out)
 }
 
-// Fence is the time of the fence that a workload asks for, for itself or in its template.
-// It is false if it asks for none.
+// Fence returns the time of a workload's fence, which an annotation of the workload or of its
+// template sets. It returns false if there is none.
 func Fence(w *rikv1alpha1.Workload) (time.Duration, bool) {
 	if after, asks := fence.After(w.Annotations); asks {
 		return after, true
@@ -62,9 +62,9 @@ func Fence(w *rikv1alpha1.Workload) (time.Duration, bool) {
 	return fence.After(w.Spec.Annotations)
 }
 
-// Template is what a workload's instances are made of now. A fence that the workload asks
-// for is part of it, so that no node has an instance without knowing of it; and so that
-// none runs twice when a node is cut off, they stop there without contact.
+// Template returns the present template of a workload's instances. It includes the workload's
+// fence, so that each node with an instance has it. With a fence, instances stop on a node that is
+// disconnected, so that no replacement runs at the same time.
 func Template(w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
 	out := w.Spec.InstanceTemplate.DeepCopy()
 	if after := w.Annotations[fence.Annotation]; after != "" {
@@ -76,13 +76,13 @@ func Template(w *rikv1alpha1.Workload) *rikv1alpha1.InstanceTemplate {
 	return out
 }
 
-// Name is the name of the revision of a workload's present template.
+// Name returns the name of the revision of a workload's present template.
 func Name(w *rikv1alpha1.Workload) string {
 	return w.Name + "-" + Hash(w.UID, Template(w))
 }
 
-// For makes the revision of a workload's present template. Its number is left
-// at 0; whoever stores it gives it Next.
+// For returns the revision of a workload's present template. Its number is 0. The caller sets it to
+// Next before it stores the revision.
 func For(w *rikv1alpha1.Workload) *rikv1alpha1.WorkloadRevision {
 	present := Template(w)
 	hash := Hash(w.UID, present)
@@ -104,7 +104,7 @@ func For(w *rikv1alpha1.Workload) *rikv1alpha1.WorkloadRevision {
 	}
 }
 
-// Next is the number of a revision made when the given ones exist.
+// Next returns the number of a new revision after the existing ones.
 func Next(existing []rikv1alpha1.WorkloadRevision) int64 {
 	var highest int64
 	for i := range existing {
@@ -113,10 +113,10 @@ func Next(existing []rikv1alpha1.WorkloadRevision) int64 {
 	return highest + 1
 }
 
-// Stamp makes an Instance one of a revision: names, labels, annotations, owner
-// and the finalizer that its node's confirmation removes. Labels and
-// annotations that the template gives do not override those the instance has,
-// and nothing overrides rik's own.
+// Stamp makes an Instance an instance of a revision. It sets names, labels, annotations, the owner
+// and the finalizer, which stays until the node confirms the removal. Labels and annotations of
+// the instance have precedence over those of the template. rik's own labels have precedence over
+// both.
 func Stamp(i *rikv1alpha1.Instance, r *rikv1alpha1.WorkloadRevision) {
 	workload := r.Labels[rikv1alpha1.LabelWorkload]
 	i.Namespace = r.Namespace

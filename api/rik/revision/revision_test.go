@@ -50,8 +50,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestHashIsStable pins the hash: were it to change with a release, every
-// Automatic workload would be rolled out by the upgrade.
+// TestHashIsStable tests that the hash does not change. With another hash, an upgrade would start a
+// rollout of each Automatic workload.
 func TestHashIsStable(t *testing.T) {
 	t.Parallel()
 	if got, want := revision.Name(workload()), "web-g84zn5r9k8"; got != want {

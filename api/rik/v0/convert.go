@@ -9,10 +9,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// ToWorkload makes the Workload that a definition describes. As published, it
-// starts nothing by itself (deploy: Manual). The errors name the paths of the
-// definition; they are about what the translation cannot express, while names,
-// numbers and images are for the server to validate.
+// ToWorkload returns the Workload that a definition describes. It starts no instances
+// (deploy: Manual), as in the published API. The errors are about values that a Workload cannot
+// express, with their paths in the definition. The server validates names, numbers and images.
 func ToWorkload(d *Definition, namespace string) (*rikv1alpha1.Workload, field.ErrorList) {
 	errs := headErrors(d)
 	w := &rikv1alpha1.Workload{
@@ -50,8 +49,8 @@ func headErrors(d *Definition) field.ErrorList {
 	return errs
 }
 
-// ToTemplate makes the template that a published spec describes. It is also
-// what a definition sent by a published controller is read with.
+// ToTemplate returns the template that a published spec describes. It also reads the definitions
+// that a published controller sends.
 func ToTemplate(kind Kind, s *Spec) (rikv1alpha1.InstanceTemplate, field.ErrorList) {
 	path := field.NewPath("spec")
 	t := rikv1alpha1.InstanceTemplate{Kind: rikv1alpha1.WorkloadKind(kind)}
@@ -113,8 +112,7 @@ func toContainer(c *Container, path *field.Path) (rikv1alpha1.Container, field.E
 	return out, errs
 }
 
-// portPath is the path as the author wrote it: without an index for the single
-// object that was published.
+// portPath returns the path of a port in the document. A single port object has no index.
 func portPath(ports Ports, path *field.Path, i int) *field.Path {
 	if len(ports) == 1 {
 		return path
@@ -138,8 +136,8 @@ func toPort(p *Port, path *field.Path) (rikv1alpha1.Port, field.ErrorList) {
 	return rikv1alpha1.Port{Port: p.Port, TargetPort: p.TargetPort, Protocol: protocol, Type: kind}, errs
 }
 
-// toPortType reads a type in any case: the published documents write nodePort
-// for containers and NodePort for functions.
+// toPortType parses a type in upper or lower case. The published documents use nodePort for
+// containers and NodePort for functions.
 func toPortType(s string, absent rikv1alpha1.PortType, path *field.Path) (rikv1alpha1.PortType, *field.Error) {
 	if s == "" {
 		return absent, nil

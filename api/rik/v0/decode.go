@@ -11,9 +11,9 @@ import (
 	"rik.dev/rik/api/strictdecode"
 )
 
-// Matches reports whether a JSON or YAML document is a published workload
-// definition rather than an object of today: its version is v0 or v1, its kind
-// Pod or Function, and its name is at the top instead of under metadata.
+// Matches reports whether a JSON or YAML document is a published workload definition and not an
+// object of rik.dev. A definition has the version v0 or v1 and the kind Pod or Function. Its name
+// is at the top and not under metadata.
 func Matches(document []byte) bool {
 	var head struct {
 		APIVersion string          `json:"apiVersion"`
@@ -30,9 +30,8 @@ func Matches(document []byte) bool {
 	return published && known && (head.Name != nil || head.Metadata == nil)
 }
 
-// Decode reads one definition in JSON or YAML. Values of another type, or else
-// unknown and repeated keys, are errors that name their path; all of them are
-// reported at once.
+// Decode decodes one definition in JSON or YAML. It returns an error for each value of a wrong
+// type, with its path. If there is none, it returns an error for each unknown or repeated key.
 func Decode(document []byte) (*Definition, error) {
 	data, err := toJSON(document)
 	if err != nil {
@@ -53,8 +52,8 @@ func Decode(document []byte) (*Definition, error) {
 	return &d, nil
 }
 
-// toJSON leaves JSON as it is: the YAML reader refuses control characters that
-// JSON strings may hold.
+// toJSON converts YAML to JSON. It returns JSON unchanged, because the YAML decoder rejects control
+// characters that JSON strings may contain.
 func toJSON(document []byte) ([]byte, error) {
 	if json.Valid(document) {
 		return document, nil
@@ -62,8 +61,8 @@ func toJSON(document []byte) ([]byte, error) {
 	return yaml.YAMLToJSONStrict(document)
 }
 
-// portProblems finds unknown keys in spec.containers[*].ports, which the strict
-// decoder cannot see into because Ports decodes itself.
+// portProblems returns errors for unknown keys in spec.containers[*].ports. The strict decoder does
+// not find them, because Ports decodes itself.
 func portProblems(data []byte) []error {
 	var raw struct {
 		Spec struct {

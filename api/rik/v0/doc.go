@@ -2,8 +2,7 @@
 // services: a workload as {apiVersion, kind, name, replicas, spec} and an
 // instance as {workload_id, namespace, id, kind, status, spec}.
 //
-// It decodes them strictly (an unknown field is an error with its path),
-// converts a Definition to a rik.dev/v1alpha1 Workload without dropping
-// anything, and renders today's objects for clients of that time. It does no
-// I/O and knows no client; what a Workload may say is validated by the server.
+// It decodes them strictly: an unknown field is an error with its path. It converts a Definition to
+// a rik.dev/v1alpha1 Workload without loss. It also renders objects of rik.dev for published
+// clients. It does no I/O and needs no client. The server validates the Workload.
 package v0

@@ -4,8 +4,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// FromWorkload renders a Workload for published clients. What their form has no
-// place for (probes, volumes, values from secrets, ...) is left out.
+// FromWorkload renders a Workload for published clients. It leaves out what a Definition cannot
+// express, such as probes, volumes and values from Secrets.
 func FromWorkload(w *rikv1alpha1.Workload) Definition {
 	d := Definition{
 		APIVersion: APIVersion0,
@@ -24,8 +24,8 @@ func FromWorkload(w *rikv1alpha1.Workload) Definition {
 	return d
 }
 
-// FromInstance renders an Instance of a template. The identifiers of workload
-// and instance are the caller's choice: UIDs, or names where it has no others.
+// FromInstance renders an Instance of a template. The caller chooses the identifiers of the
+// workload and the instance: UIDs, or names if it has no UIDs.
 func FromInstance(i *rikv1alpha1.Instance, t *rikv1alpha1.InstanceTemplate, workloadID, id string) Instance {
 	return Instance{
 		WorkloadID: workloadID,
@@ -37,7 +37,7 @@ func FromInstance(i *rikv1alpha1.Instance, t *rikv1alpha1.InstanceTemplate, work
 	}
 }
 
-// FromTemplate renders what an instance is made of.
+// FromTemplate renders the template of an instance.
 func FromTemplate(t *rikv1alpha1.InstanceTemplate) Spec {
 	s := Spec{Containers: []Container{}}
 	for i := range t.Containers {
@@ -49,8 +49,8 @@ func FromTemplate(t *rikv1alpha1.InstanceTemplate) Spec {
 	return s
 }
 
-// kindOf passes App through as it is: no published client can name it, and a
-// word it does not know is better than a wrong one.
+// kindOf returns the kind of a template. It returns App unchanged, although published clients do
+// not know it, because another kind would be wrong.
 func kindOf(t *rikv1alpha1.InstanceTemplate) Kind {
 	if t.Kind == "" {
 		return KindPod
@@ -78,7 +78,7 @@ func fromContainer(c *rikv1alpha1.Container) Container {
 	return out
 }
 
-// targetPort fills the default in: published clients require the field.
+// targetPort returns the target port or its default. Published clients require the field.
 func targetPort(p *rikv1alpha1.Port) int32 {
 	if p.TargetPort == 0 {
 		return p.Port
@@ -89,8 +89,8 @@ func targetPort(p *rikv1alpha1.Port) int32 {
 func fromFunction(f *rikv1alpha1.Function) *Function {
 	out := &Function{Execution: Execution{Rootfs: f.Execution.Rootfs}}
 	if f.Execution.Rootfs == "" {
-		// An OCI image runs as a Function too; the field is the only one in
-		// which a published client can see what runs.
+		// A Function can also run an OCI image. A published client can show the image only in
+		// this field.
 		out.Execution.Rootfs = f.Execution.Image
 	}
 	if f.Exposure != nil {
@@ -103,7 +103,7 @@ func fromFunction(f *rikv1alpha1.Function) *Function {
 	return out
 }
 
-// exposureType writes NodePort in the case that was published for functions.
+// exposureType returns a type in the case that is published for functions: NodePort.
 func exposureType(t rikv1alpha1.PortType) string {
 	if t == rikv1alpha1.PortNodePort {
 		return "NodePort"
@@ -111,8 +111,8 @@ func exposureType(t rikv1alpha1.PortType) string {
 	return string(t)
 }
 
-// StatusOf is the published word for a phase. Completed did not exist; an
-// instance that ended by itself was Terminated.
+// StatusOf returns the published status for a phase. The published API has no Completed. It reports
+// an instance that ended by itself as Terminated.
 func StatusOf(phase rikv1alpha1.InstancePhase) Status {
 	switch phase {
 	case "", rikv1alpha1.InstancePending:

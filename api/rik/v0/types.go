@@ -5,36 +5,36 @@ import (
 	"encoding/json"
 )
 
-// Kind of a published workload.
+// Kind is the kind of a published workload.
 type Kind string
 
-// The two kinds that published clients know.
+// The kinds of published clients.
 const (
 	KindPod      Kind = "Pod"
 	KindFunction Kind = "Function"
 )
 
-// The apiVersions that published documents carry; they mean the same.
+// The apiVersions of published documents. They have the same meaning.
 const (
 	APIVersion0 = "v0"
 	APIVersion1 = "v1"
 )
 
-// AnnotationAPIVersion keeps the apiVersion of a document that did not say v0,
-// so that its author reads back what they wrote.
+// AnnotationAPIVersion stores the apiVersion of a document if it is not v0, so that clients read
+// the same document again.
 const AnnotationAPIVersion = "rik.dev/v0-api-version"
 
-// Definition is a workload as published clients write it.
+// Definition is a workload in the format of published clients.
 type Definition struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       Kind   `json:"kind"`
 	Name       string `json:"name"`
-	// Replicas is kept with the workload and starts nothing; 1 when absent.
+	// Replicas is stored with the workload and starts no instances. The default is 1.
 	Replicas *int32 `json:"replicas,omitempty"`
 	Spec     Spec   `json:"spec"`
 }
 
-// Spec holds the containers of a Pod or the function of a Function.
+// Spec has the containers of a Pod or the function of a Function.
 type Spec struct {
 	Containers []Container `json:"containers"`
 	Function   *Function   `json:"function,omitempty"`
@@ -54,20 +54,19 @@ type EnvVar struct {
 	Value string `json:"value"`
 }
 
-// Port is a port of a container. Its keys differ from those of Exposure; both
-// are as published.
+// Port is a port of a container. The published keys of Port and Exposure differ.
 type Port struct {
 	Port       int32  `json:"port"`
 	TargetPort int32  `json:"target_port"`
 	Protocol   string `json:"protocol,omitempty"`
-	// Type is clusterIP, nodePort or loadBalancer, in any case.
+	// Type is clusterIP, nodePort or loadBalancer, in upper or lower case.
 	Type string `json:"type"`
 }
 
-// Ports is one port object, which is what was published, or a list of them.
+// Ports is one port object, as in the published API, or a list of them.
 type Ports []Port
 
-// MarshalJSON writes a single port as an object, for clients that know no list.
+// MarshalJSON writes a single port as an object, for clients that do not support lists.
 func (p Ports) MarshalJSON() ([]byte, error) {
 	if len(p) == 1 {
 		return json.Marshal(p[0])
@@ -75,8 +74,8 @@ func (p Ports) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]Port(p))
 }
 
-// UnmarshalJSON reads an object or a list. It lets unknown keys pass, since a
-// nested unmarshaler cannot tell their path; Decode looks for those itself.
+// UnmarshalJSON reads an object or a list. It ignores unknown keys, because it does not know their
+// paths. Decode reports them.
 func (p *Ports) UnmarshalJSON(data []byte) error {
 	if isObject(data) {
 		var one Port
@@ -104,7 +103,7 @@ type Function struct {
 	Exposure  *Exposure `json:"exposure,omitempty"`
 }
 
-// Execution says what the microVM runs.
+// Execution is the program of the microVM.
 type Execution struct {
 	// Rootfs is the URL of a root file system.
 	Rootfs string `json:"rootfs"`
@@ -114,15 +113,15 @@ type Execution struct {
 type Exposure struct {
 	Port       int32 `json:"port"`
 	TargetPort int32 `json:"targetPort"`
-	// Type is NodePort, the only one that was published; nodePort when absent.
+	// Type is the type of the port. The published API has only NodePort, which is also the
+	// default.
 	Type string `json:"type"`
 }
 
-// Status of a published instance.
+// Status is the status of a published instance.
 type Status string
 
-// The words that published clients know, and Unknown, which only their wire
-// protocol has.
+// The status values of published clients. Only their wire protocol has Unknown.
 const (
 	StatusUnknown    Status = "Unknown"
 	StatusPending    Status = "Pending"
@@ -133,8 +132,8 @@ const (
 	StatusDestroying Status = "Destroying"
 )
 
-// Instance is an instance as published clients read it, and the JSON that the
-// published gRPC services carry in their field "definition".
+// Instance is an instance in the format of published clients. The published gRPC services have this
+// JSON in their field "definition".
 type Instance struct {
 	WorkloadID string `json:"workload_id"`
 	Namespace  string `json:"namespace"`

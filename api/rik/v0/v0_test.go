@@ -209,8 +209,8 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-// TestNothingIsDropped sends any definition through its written form, a
-// Workload and back, and finds it unchanged.
+// TestNothingIsDropped converts a random definition to JSON, to a Workload and back, and expects
+// the same definition.
 func TestNothingIsDropped(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

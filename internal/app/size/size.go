@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Bytes is a flag for an amount of storage, written as Kubernetes writes it: 512Mi, 10Gi.
+// Bytes is a flag for an amount of storage in the notation of Kubernetes: 512Mi, 10Gi.
 type Bytes int64
 
-// minQuota leaves an embedded etcd room for its own bookkeeping.
+// minQuota is the smallest amount. An embedded etcd also stores its own data in it.
 const minQuota = 64 << 20
 
 var errBytes = errors.New("use a size of 64Mi or more, such as 10Gi")

@@ -1,4 +1,4 @@
-// Package users hands the commands of users, of which rik has some too, to rikctl.
+// Package users runs rikctl for the commands of users that the program rik accepts.
 package users
 
 import (
@@ -11,20 +11,20 @@ import (
 	"syscall"
 )
 
-// commands are those of rikctl that rik has too, as the published design
-// writes them: rik deploy, rik get apps, rik delete NAME.
+// commands are the commands of rikctl that rik also accepts. The published design uses them: rik
+// deploy, rik get apps, rik delete NAME.
 var commands = []string{"deploy", "get", "delete"}
 
-// errNoRikctl says that the program with the users' commands is missing.
+// errNoRikctl is the error of a missing rikctl.
 var errNoRikctl = errors.New("rikctl is neither next to rik nor on the PATH: install it, it contains the commands for users")
 
-// Means says whether a command line of a program is rikctl's.
+// Means reports whether rikctl must run a command line of a program.
 func Means(program string, args []string) bool {
 	return program == "rik" && len(args) > 0 && slices.Contains(commands, args[0])
 }
 
-// Run replaces the process by rikctl with the same arguments; it returns
-// only when that fails. Linking its commands in would cost every server 20 MB.
+// Run replaces the process with rikctl and the same arguments. It returns only if that fails.
+// Linking rikctl's commands into rik would add 20 MB to each server.
 func Run(args []string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -38,7 +38,7 @@ func Run(args []string) error {
 	return fmt.Errorf("running %s: %w", path, err)
 }
 
-// findRikctl prefers the one that was installed together with the program.
+// findRikctl returns the path of rikctl. It prefers the one in the program's own directory.
 func findRikctl(self string) (string, error) {
 	if self != "" {
 		beside := filepath.Join(filepath.Dir(self), "rikctl")

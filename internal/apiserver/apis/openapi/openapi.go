@@ -1,5 +1,5 @@
-// Package openapi describes every type that the server serves: Kubernetes'
-// own and those of rik.dev.
+// Package openapi has the OpenAPI schemas of all types that the server serves: those of
+// Kubernetes and those of rik.dev.
 package openapi
 
 import (
@@ -9,8 +9,7 @@ import (
 	kubernetes "k8s.io/kubernetes/pkg/generated/openapi"
 )
 
-// Definitions are the schemas of all served types, for the server's OpenAPI
-// configuration.
+// Definitions returns the schemas of all served types, for the server's OpenAPI configuration.
 func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	all := kubernetes.GetOpenAPIDefinitions(ref)
 	maps.Copy(all, GetOpenAPIDefinitions(ref))

@@ -8,22 +8,22 @@ import (
 // GroupName is the API group of a rik cluster's own objects.
 const GroupName = "rik.dev"
 
-// SchemeGroupVersion is the group with the version of hub types.
+// SchemeGroupVersion is the group and the version of the hub types.
 var SchemeGroupVersion = schema.GroupVersion{Group: GroupName, Version: runtime.APIVersionInternal}
 
 var (
-	// SchemeBuilder collects what AddToScheme registers.
+	// SchemeBuilder collects the functions that AddToScheme calls.
 	SchemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
 	// AddToScheme registers the hub types in a scheme.
 	AddToScheme = SchemeBuilder.AddToScheme
 )
 
-// Resource qualifies a plural resource name with the group.
+// Resource returns a plural resource name with the group.
 func Resource(resource string) schema.GroupResource {
 	return SchemeGroupVersion.WithResource(resource).GroupResource()
 }
 
-// Kind qualifies a kind with the group.
+// Kind returns a kind with the group.
 func Kind(kind string) schema.GroupKind {
 	return SchemeGroupVersion.WithKind(kind).GroupKind()
 }

@@ -1,4 +1,4 @@
-// Package install puts every version of rik.dev into a scheme.
+// Package install registers all versions of rik.dev in a scheme.
 package install
 
 import (
@@ -10,9 +10,8 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/v1alpha1"
 )
 
-// Install registers the hub types and all versions of rik.dev. It panics when
-// the scheme holds something else under those names. A scheme takes it once,
-// and not while others use the scheme.
+// Install registers the hub types and all versions of rik.dev. It panics if the scheme has other
+// types with these names. Call it once for a scheme, before the scheme is used.
 func Install(scheme *runtime.Scheme) {
 	utilruntime.Must(rik.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))

@@ -17,8 +17,8 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/install"
 )
 
-// fillers give the fields that have defaults a value, so that a round trip
-// through a published version returns what went in.
+// fillers set the fields that have defaults, so that a round trip through a served version returns
+// the same object.
 func fillers(runtimeserializer.CodecFactory) []interface{} {
 	return []interface{}{
 		func(s *rik.WorkloadSpec, c randfill.Continue) {
@@ -64,8 +64,8 @@ func fillers(runtimeserializer.CodecFactory) []interface{} {
 	}
 }
 
-// TestRoundTrip sends random objects of every kind through JSON, YAML and
-// protobuf and through the published version.
+// TestRoundTrip converts random objects of each kind to JSON, YAML and protobuf and to the served
+// version, and back.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	roundtrip.RoundTripTestForAPIGroup(t, install.Install, fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, fillers))

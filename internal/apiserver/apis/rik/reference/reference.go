@@ -1,9 +1,8 @@
-// Package reference reads image references without opening what they name.
+// Package reference parses image references. It does not access the images.
 //
-// A reference is TRANSPORT:NAME, where docker:// is the transport when none is
-// given. The riklet hands it to a library that fetches; here it is only
-// judged, so that a bad one is refused when a workload is written rather than
-// on a node.
+// A reference is TRANSPORT:NAME. Without a transport it is docker://. The riklet passes it to a
+// library that fetches the image. This package only validates it, so that the API rejects a wrong
+// reference before it reaches a node.
 package reference
 
 import (
@@ -14,14 +13,14 @@ import (
 	"strings"
 )
 
-// MaxLength bounds a reference: a registry's own limit is 255 for the name,
-// a digest adds 140 at most, and a path PATH_MAX would allow is absurd here.
+// MaxLength is the maximum length of a reference. A registry limits names to 255 bytes, and a
+// digest adds at most 140. No real path needs the length that PATH_MAX allows.
 const MaxLength = 1024
 
-// Transport is where an image is fetched from.
+// Transport is the kind of source of an image.
 type Transport string
 
-// The transports that a riklet can fetch from.
+// The transports that a riklet supports.
 const (
 	Docker        Transport = "docker"
 	OCI           Transport = "oci"
@@ -33,25 +32,25 @@ const (
 // Reference is a parsed image reference.
 type Reference struct {
 	Transport Transport
-	// Registry is host[:port]; docker.io when the name gives none.
+	// Registry is host[:port], docker.io by default.
 	Registry string
 	// Repository is the path within the registry.
 	Repository string
-	// Path on the node, for transports other than docker.
+	// Path is the path on the node, for transports other than docker.
 	Path string
-	// Tag or, for local transports, whatever stands behind the path.
+	// Tag is the tag. For local transports it is the text after the path.
 	Tag string
-	// Digest with its algorithm, such as sha256:....
+	// Digest is the digest with its algorithm, such as sha256:....
 	Digest string
 }
 
-// Moving says whether the same reference may name another image tomorrow as a
-// matter of custom: the tag latest, written or implied, of a registry.
+// Moving reports whether the reference usually names another image later. That is the tag latest
+// of a registry, which is also the default tag.
 func (r Reference) Moving() bool {
 	return r.Transport == Docker && r.Digest == "" && (r.Tag == "" || r.Tag == "latest")
 }
 
-// Local says whether the image is a file of the node.
+// Local reports whether the image is a file of the node.
 func (r Reference) Local() bool { return r.Transport != Docker }
 
 // The grammar of the distribution project, which registries implement.
@@ -61,14 +60,14 @@ var (
 	tagPattern    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 	digestPattern = regexp.MustCompile(`^(?:sha256:[a-f0-9]{64}|sha384:[a-f0-9]{96}|sha512:[a-f0-9]{128})$`)
 	localTag      = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_./:@-]{0,255}$`)
-	// What looks like a digest behind a path, whole or not.
+	// The beginning of a digest after a path.
 	localDigest = regexp.MustCompile(`@sha(?:256|384|512):`)
 )
 
-// ErrEmpty is returned for a reference without any text.
+// ErrEmpty is the error of an empty reference.
 var ErrEmpty = errors.New("an image is required")
 
-// Parse reads a reference.
+// Parse parses and validates a reference.
 func Parse(s string) (Reference, error) {
 	if s == "" {
 		return Reference{}, ErrEmpty
@@ -95,13 +94,13 @@ func Parse(s string) (Reference, error) {
 	return parseRemote(s)
 }
 
-// looksLocal tells dir:/x from an image that happens to be called "dir:1".
+// looksLocal distinguishes dir:/x from an image with the name "dir" and the tag "1".
 func looksLocal(rest string) bool {
 	return rest == "" || strings.ContainsAny(rest, "/") || strings.HasPrefix(rest, ".")
 }
 
 func parseLocal(t Transport, rest string) (Reference, error) {
-	// Cut at its colon, it would be a path that ends in "@sha256".
+	// The colon of a digest would separate a tag, and the path would end in "@sha256".
 	if localDigest.MatchString(rest) {
 		return Reference{}, fmt.Errorf("%s: does not support digests; name the image by its tag, or serve it from a registry", t)
 	}
@@ -137,7 +136,7 @@ func parseRemote(s string) (Reference, error) {
 		}
 		r.Digest = digest
 	}
-	// A colon behind the last slash starts a tag; one before it, a port.
+	// A colon after the last slash starts a tag. A colon before that slash starts a port.
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
 		name, r.Tag = name[:i], name[i+1:]
 		if !tagPattern.MatchString(r.Tag) {
@@ -162,7 +161,7 @@ func parseRemote(s string) (Reference, error) {
 	return r, nil
 }
 
-// splitRegistry takes the first part as a host when it can be nothing else.
+// splitRegistry splits a name. The first part is a host if it cannot be a part of a repository.
 func splitRegistry(name string) (registry, repository string) {
 	first, rest, found := strings.Cut(name, "/")
 	if found && (strings.ContainsAny(first, ".:[") || first == "localhost" || strings.ToLower(first) != first) {

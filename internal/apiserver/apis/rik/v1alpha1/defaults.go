@@ -7,9 +7,9 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/reference"
 )
 
-// What a field is when its writer left it out. A list that is merged as a whole
-// has no defaults in it: what its writer applies again would not be what is stored,
-// and a conflict with themself.
+// The default values of fields. The elements of a list that is merged as a whole have no defaults.
+// Otherwise the stored list would differ from the applied one, and the next apply of the same
+// file would conflict with its own manager.
 const (
 	DefaultReplicas                = 1
 	DefaultRolloutShare            = "25%"
@@ -38,8 +38,7 @@ func fillPointer[T any](field **T, value T) {
 	}
 }
 
-// SetDefaults_WorkloadSpec fills how many instances there are and how they
-// are replaced.
+// SetDefaults_WorkloadSpec sets the number of instances and how a rollout replaces them.
 func SetDefaults_WorkloadSpec(s *rikv1alpha1.WorkloadSpec) {
 	fill(&s.Deploy, rikv1alpha1.DeployManual)
 	fillPointer(&s.Replicas, DefaultReplicas)
@@ -53,7 +52,7 @@ func SetDefaults_WorkloadSpec(s *rikv1alpha1.WorkloadSpec) {
 	}
 }
 
-// SetDefaults_InstanceTemplate fills what an instance is made of.
+// SetDefaults_InstanceTemplate sets the kind, and how an instance restarts and stops.
 func SetDefaults_InstanceTemplate(t *rikv1alpha1.InstanceTemplate) {
 	fill(&t.Kind, rikv1alpha1.KindPod)
 	fill(&t.RestartPolicy, rikv1alpha1.RestartAlways)
@@ -61,8 +60,8 @@ func SetDefaults_InstanceTemplate(t *rikv1alpha1.InstanceTemplate) {
 	fillPointer(&t.TerminationGracePeriodSeconds, DefaultTerminationGraceSeconds)
 }
 
-// SetDefaults_Container fills the pull policy: a moving tag of a registry is
-// asked for again, anything else is taken from what the node has.
+// SetDefaults_Container sets the pull policy. The node pulls a moving tag of a registry before each
+// start. It pulls other images only if it does not have them.
 func SetDefaults_Container(c *rikv1alpha1.Container) {
 	if c.ImagePullPolicy != "" {
 		return
@@ -73,14 +72,14 @@ func SetDefaults_Container(c *rikv1alpha1.Container) {
 	}
 }
 
-// SetDefaults_Port fills what a port number alone does not say.
+// SetDefaults_Port sets the target port, the protocol and the type.
 func SetDefaults_Port(p *rikv1alpha1.Port) {
 	fill(&p.TargetPort, p.Port)
 	fill(&p.Protocol, rikv1alpha1.ProtocolTCP)
 	fill(&p.Type, rikv1alpha1.PortClusterIP)
 }
 
-// SetDefaults_Probe fills the rhythm of a probe.
+// SetDefaults_Probe sets the times and thresholds of a probe.
 func SetDefaults_Probe(p *rikv1alpha1.Probe) {
 	fill(&p.PeriodSeconds, DefaultProbePeriodSeconds)
 	fill(&p.TimeoutSeconds, DefaultProbeTimeoutSeconds)
@@ -88,13 +87,13 @@ func SetDefaults_Probe(p *rikv1alpha1.Probe) {
 	fill(&p.FailureThreshold, DefaultProbeFailureThreshold)
 }
 
-// SetDefaults_HTTPProbe asks for the root page over plain HTTP.
+// SetDefaults_HTTPProbe sets the root path and plain HTTP.
 func SetDefaults_HTTPProbe(p *rikv1alpha1.HTTPProbe) {
 	fill(&p.Path, "/")
 	fill(&p.Scheme, "HTTP")
 }
 
-// SetDefaults_Volume keeps the files of a secret from other users.
+// SetDefaults_Volume sets file modes. Other users cannot read the files of a Secret.
 func SetDefaults_Volume(v *rikv1alpha1.Volume) {
 	if v.ConfigMap != nil {
 		fillPointer(&v.ConfigMap.Mode, DefaultConfigMapMode)
@@ -104,12 +103,12 @@ func SetDefaults_Volume(v *rikv1alpha1.Volume) {
 	}
 }
 
-// SetDefaults_TopologySpread makes a spread binding.
+// SetDefaults_TopologySpread makes a spread mandatory.
 func SetDefaults_TopologySpread(s *rikv1alpha1.TopologySpread) {
 	fill(&s.WhenUnsatisfiable, rikv1alpha1.DoNotSchedule)
 }
 
-// SetDefaults_TenantUser lets a user do everything in the tenant's namespace.
+// SetDefaults_TenantUser allows all verbs on all resources in the tenant's namespace.
 func SetDefaults_TenantUser(u *rikv1alpha1.TenantUser) {
 	if len(u.Verbs) == 0 {
 		u.Verbs = []string{"*"}

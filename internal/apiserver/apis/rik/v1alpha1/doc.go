@@ -1,5 +1,5 @@
-// Package v1alpha1 joins the published types of rik.dev/v1alpha1 to the hub
-// types: defaults, conversion and the field selectors that a request may use.
+// Package v1alpha1 connects the served types of rik.dev/v1alpha1 with the hub types. It has their
+// defaults, their conversions and the field selectors that a request may use.
 //
 // +k8s:conversion-gen=rik.dev/rik/internal/apiserver/apis/rik
 // +k8s:conversion-gen-external-types=rik.dev/rik/api/rik/v1alpha1

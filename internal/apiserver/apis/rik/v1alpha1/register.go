@@ -14,13 +14,12 @@ var SchemeGroupVersion = rikv1alpha1.SchemeGroupVersion
 
 var (
 	localSchemeBuilder = runtime.NewSchemeBuilder(rikv1alpha1.AddToScheme, addDefaultingFuncs, addFieldLabels)
-	// AddToScheme registers the published types with their defaults,
-	// conversions and field selectors.
+	// AddToScheme registers the served types with their defaults, conversions and field
+	// selectors.
 	AddToScheme = localSchemeBuilder.AddToScheme
 )
 
-// Resource qualifies a plural resource name with the group. Generated code
-// asks for it.
+// Resource returns a plural resource name with the group. Generated code calls it.
 func Resource(resource string) schema.GroupResource {
 	return SchemeGroupVersion.WithResource(resource).GroupResource()
 }
@@ -29,7 +28,7 @@ func addDefaultingFuncs(scheme *runtime.Scheme) error {
 	return RegisterDefaults(scheme)
 }
 
-// fieldLabels are the fields that a field selector may name, by kind.
+// fieldLabels lists the fields that a field selector may name, by kind.
 var fieldLabels = map[string][]string{
 	"Workload":         {"metadata.name", "metadata.namespace"},
 	"WorkloadRevision": {"metadata.name", "metadata.namespace"},

@@ -40,7 +40,7 @@ func containers(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	return errs
 }
 
-// container judges what init containers and others have in common.
+// container validates the fields that init containers and other containers have in common.
 func container(at *field.Path, c *rik.Container, inVolumes map[string]bool) field.ErrorList {
 	errs := label(at.Child("name"), c.Name)
 	errs = append(errs, image(at.Child("image"), c.Image)...)
@@ -70,8 +70,8 @@ func image(at *field.Path, value string) field.ErrorList {
 	return nil
 }
 
-// command judges both halves of a command line; the kernel takes no NUL and
-// bounds the whole.
+// command validates a command and its arguments. The kernel accepts no NUL, and limits the total
+// length.
 func command(at *field.Path, commands, args []string) field.ErrorList {
 	var errs field.ErrorList
 	total := 0
@@ -93,7 +93,7 @@ func command(at *field.Path, commands, args []string) field.ErrorList {
 	return errs
 }
 
-// fieldRefs are the fields of an instance that a variable may show.
+// fieldRefs lists the fields of an instance that a variable can have as its value.
 var fieldRefs = []string{
 	"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "status.address", "status.hostAddress",
 }
@@ -173,8 +173,8 @@ func environmentFrom(at *field.Path, from []rik.EnvFromSource) field.ErrorList {
 	return errs
 }
 
-// ports judges the ports of one container; what is served and the names are
-// shared by all containers of an instance, as their network is.
+// ports validates the ports of one container. All containers of an instance share a network, so
+// they also share the used ports (served) and the used names.
 func ports(at *field.Path, list []rik.Port, hostNetwork bool, served, names seen) field.ErrorList {
 	errs := atMost(at, len(list), MaxPorts)
 	for i := range list {
@@ -228,7 +228,7 @@ func capabilities(at *field.Path, list []string, all bool) field.ErrorList {
 	return errs
 }
 
-// knownCapabilities are those of capabilities(7), Linux 6.18.
+// knownCapabilities are the capabilities of capabilities(7), Linux 6.18.
 var knownCapabilities = map[string]bool{
 	"AUDIT_CONTROL": true, "AUDIT_READ": true, "AUDIT_WRITE": true, "BLOCK_SUSPEND": true, "BPF": true,
 	"CHECKPOINT_RESTORE": true, "CHOWN": true, "DAC_OVERRIDE": true, "DAC_READ_SEARCH": true, "FOWNER": true,

@@ -12,7 +12,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// on makes a case that changes the first container.
+// on returns a case that changes the first container.
 func on(name string, change func(*rikv1alpha1.Container), want ...string) workloadCase {
 	return workloadCase{name, func(w *rikv1alpha1.Workload) { change(first(w)) }, want}
 }
@@ -235,7 +235,8 @@ func TestPlacement(t *testing.T) {
 	})
 }
 
-// TestWordsThatTheKernelRefuses: execve takes no argument and no variable of 128 KiB.
+// TestWordsThatTheKernelRefuses tests the limit of execve: an argument or a variable must be
+// shorter than 128 KiB.
 func TestWordsThatTheKernelRefuses(t *testing.T) {
 	t.Parallel()
 	fits, tooLong := strings.Repeat("x", 128<<10-1), strings.Repeat("x", 128<<10)

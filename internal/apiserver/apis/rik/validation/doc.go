@@ -1,15 +1,12 @@
-// Package validation judges the objects of rik.dev as they are after
-// defaulting. What it lets through, every other part of rik may take for
-// granted: names that are safe as parts of paths, numbers in range, references
-// that resolve within the object, and no field that this version would
-// silently ignore.
+// Package validation validates the objects of rik.dev after defaulting. All other parts of rik
+// rely on it: names are safe as parts of paths, numbers are in their ranges, references resolve
+// within the object, and this version ignores no field.
 //
-// All functions are pure and never panic, whatever they are given.
+// All functions are pure. They do not panic for any input.
 package validation
 
-// Bounds on what one object may hold. They keep an object well under etcd's
-// 1.5 MiB and a node's work for one instance finite; none is near what a real
-// workload needs.
+// The limits of one object. They keep an object below etcd's limit of 1.5 MiB, and limit a node's
+// work for one instance. Each is far above the needs of a real workload.
 const (
 	MaxContainers      = 64
 	MaxEnv             = 1024
@@ -25,7 +22,7 @@ const (
 	MaxTaints          = 64
 	MaxTenantUsers     = 256
 	MaxTenantRules     = 64
-	MaxWordBytes       = 128<<10 - 1 // MAX_ARG_STRLEN without the NUL: one argument, or one variable with its name
+	MaxWordBytes       = 128<<10 - 1 // of an argument, or a variable with its name: MAX_ARG_STRLEN without the NUL
 	MaxTextBytes       = 256 << 10   // of all arguments, or all variables, of a container
 	MaxTenantValue     = 64 << 10
 	MaxPathBytes       = 4096 // PATH_MAX
@@ -40,8 +37,8 @@ const (
 	MaxNameInNamespace = 63
 )
 
-// Lists are the bounds of lists by their field's name, wherever it is. They are known
-// before an object is decoded.
+// Lists has the maximum length of each list by the name of its field, in any object. The server
+// checks it before it decodes an object.
 var Lists = map[string]int{
 	"containers": MaxContainers, "initContainers": MaxContainers, "env": MaxEnv, "envFrom": MaxEnvFrom, "ports": MaxPorts,
 	"volumes": MaxVolumes, "volumeMounts": MaxVolumeMounts, "imagePullSecrets": MaxPullSecrets, "tolerations": MaxTolerations,

@@ -12,9 +12,8 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 )
 
-// FuzzDecodeDefaultValidate sends hostile text the way a request goes. Nothing
-// on it may panic, and what is accepted must be accepted again after it was
-// stored.
+// FuzzDecodeDefaultValidate decodes, defaults and validates hostile text, as the server does with a
+// request. No step may panic. An accepted object must be accepted again after it was stored.
 func FuzzDecodeDefaultValidate(f *testing.F) {
 	for _, seed := range []string{
 		`{"apiVersion":"rik.dev/v1alpha1","kind":"Workload","metadata":{"name":"a","namespace":"b"},"spec":{"containers":[{"name":"a","image":"b"}]}}`,

@@ -12,8 +12,8 @@ var phases = []rik.InstancePhase{
 	rik.InstanceFailed, rik.InstanceDestroying, rik.InstanceTerminated, rik.InstanceUnknown,
 }
 
-// Instance judges an instance that is to be created. Its name is a DNS label,
-// because it becomes the host name inside.
+// Instance validates a new instance. Its name is a DNS label, because it is also the host name in
+// the instance.
 func Instance(i *rik.Instance) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&i.ObjectMeta, true, apivalidation.NameIsDNSLabel, metadata)
 	errs = append(errs, label(specPath.Child("workload"), i.Spec.Workload)...)
@@ -27,8 +27,8 @@ func Instance(i *rik.Instance) field.ErrorList {
 	return sorted(errs)
 }
 
-// InstanceUpdate lets the node be written once and nothing else of the spec
-// change.
+// InstanceUpdate validates an update. A request can set the node once. It cannot change any other
+// field of the spec.
 func InstanceUpdate(i, old *rik.Instance) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&i.ObjectMeta, &old.ObjectMeta, metadata)
 	allowed := old.Spec
@@ -48,7 +48,7 @@ func InstanceUpdate(i, old *rik.Instance) field.ErrorList {
 	return sorted(append(errs, instanceStatus(&i.Status)...))
 }
 
-// InstanceStatusUpdate judges what was seen of an instance.
+// InstanceStatusUpdate validates the reported status of an instance.
 func InstanceStatusUpdate(i, old *rik.Instance) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&i.ObjectMeta, &old.ObjectMeta, metadata)
 	return sorted(append(errs, instanceStatus(&i.Status)...))

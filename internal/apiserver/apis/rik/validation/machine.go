@@ -13,14 +13,15 @@ import (
 
 var sha256Pattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Bounds of a microVM: what one can boot with, and what every VMM can give.
+// The limits of a microVM: the least memory with which it boots, and the most processors that each
+// VMM supports.
 var (
 	smallestMachine = resource.MustParse("128Mi")
 	largestMachine  = *resource.NewQuantity(rikv1alpha1.MaxMachineCPUs, resource.DecimalSI)
 )
 
-// isolation judges what stands between an instance and its node, and refuses
-// what a virtual machine cannot share with the node.
+// isolation validates the kind of isolation. It rejects what a virtual machine cannot share with
+// its node.
 func isolation(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	var errs field.ErrorList
 	virtual := t.Kind == rik.KindFunction
@@ -62,7 +63,7 @@ func unprivileged(at *field.Path, c *rik.Container) field.ErrorList {
 	return notHonoured(at.Child("security", "privileged"), set, "a microVM cannot have privileges on its node; addCapabilities adds capabilities in the guest")
 }
 
-// processors refuses more than a machine can have.
+// processors rejects more processors than a microVM can have.
 func processors(at *field.Path, cpu resource.Quantity) field.ErrorList {
 	if cpu.Cmp(largestMachine) <= 0 {
 		return nil
@@ -97,8 +98,8 @@ func function(at *field.Path, f *rik.Function) field.ErrorList {
 	})...)
 }
 
-// execution judges where a root comes from and what runs in it. What a URL
-// gives is told apart by content, so its ending does not matter.
+// execution validates the source of a root and its command. The node detects the format of a
+// download from its content, so the URL can have any ending.
 func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 	var errs field.ErrorList
 	switch {
@@ -110,7 +111,7 @@ func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 		errs = append(errs, image(at.Child("image"), e.Image)...)
 		errs = append(errs, notHonoured(at.Child("sha256"), e.SHA256 != "", "is allowed only with rootfs; an image has a digest")...)
 	default:
-		// http is for the node to allow or refuse: Warnings says so.
+		// The node allows or rejects http. Warnings has a warning for it.
 		errs = append(errs, location(at.Child("rootfs"), e.Rootfs, "http", "https")...)
 		if e.SHA256 != "" && !sha256Pattern.MatchString(e.SHA256) {
 			errs = append(errs, field.Invalid(at.Child("sha256"), e.SHA256, "must be 64 lower-case hexadecimal digits"))
@@ -124,7 +125,7 @@ func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 	return append(errs, user(at.Child("user"), e.User)...)
 }
 
-// machineResources are those of a whole virtual machine.
+// machineResources validates the resources of a whole virtual machine.
 func machineResources(at *field.Path, r *rik.Resources) field.ErrorList {
 	errs := resources(at, r)
 	if memory, ok := r.Limits[rik.ResourceMemory]; ok {

@@ -11,8 +11,8 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// Node judges a node that is to be created. Its name is at most 63 bytes,
-// because it becomes the value of a label.
+// Node validates a new node. Its name has at most 63 bytes, because it is also the value of a
+// label.
 func Node(n *rik.Node) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&n.ObjectMeta, false, apivalidation.NameIsDNSSubdomain, metadata)
 	if len(n.Name) > MaxNameInNamespace {
@@ -21,8 +21,8 @@ func Node(n *rik.Node) field.ErrorList {
 	return sorted(append(errs, nodeSpec(&n.Spec)...))
 }
 
-// NodeUpdate judges what an administrator asks of a node. Its range of
-// addresses is given once: instances hold addresses of it.
+// NodeUpdate validates a change of a node by an administrator. The node's address range cannot
+// change, because instances have addresses of it.
 func NodeUpdate(n, old *rik.Node) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&n.ObjectMeta, &old.ObjectMeta, metadata)
 	if old.Spec.PodCIDR != "" && n.Spec.PodCIDR != old.Spec.PodCIDR {
@@ -58,13 +58,13 @@ func cidr(at *field.Path, value string) field.ErrorList {
 	return nil
 }
 
-// NodeStatusUpdate judges what a node told of itself.
+// NodeStatusUpdate validates the status that a node reports.
 func NodeStatusUpdate(n, old *rik.Node) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&n.ObjectMeta, &old.ObjectMeta, metadata)
 	return sorted(append(errs, NodeStatus(n)...))
 }
 
-// NodeStatus judges what the controller says of a node.
+// NodeStatus validates the status that the controller writes for a node.
 func NodeStatus(n *rik.Node) field.ErrorList {
 	var errs field.ErrorList
 	known := []rik.ResourceName{rik.ResourceCPU, rik.ResourceMemory, rik.ResourceDisk, rik.ResourceInstances}

@@ -10,27 +10,28 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// DefaultNodePorts are the ports of nodes that a workload may have unless the operator says
-// otherwise. Those below 1024 belong to the services of the machine.
+// DefaultNodePorts are the ports of nodes that workloads may use by default. The ports below 1024
+// belong to the services of the machine.
 const DefaultNodePorts = "1024-65535"
 
-// NodePorts says which ports of nodes workloads may have. The zero value allows all.
+// NodePorts is the set of node ports that workloads may use. The zero value allows all ports.
 type NodePorts struct {
 	ranges []portRange
 	own    map[OwnPort]string
 }
 
-// OwnPort is a port that rik listens on itself.
+// OwnPort is a port on which rik listens.
 type OwnPort struct {
 	Protocol rik.Protocol
 	Port     int32
 }
 
-// portRange includes both ends.
+// portRange is a range of ports, including both ends.
 type portRange struct{ first, last int32 }
 
-// ParseNodePorts reads a list such as "80,443,30000-32767". own are rik's ports with what
-// each is for: no range includes them, but a single port of the list does.
+// ParseNodePorts parses a list such as "80,443,30000-32767". own maps rik's ports to their
+// purposes. A range of the list does not include them, but the list can name one as a single
+// port.
 func ParseNodePorts(list string, own map[OwnPort]string) (NodePorts, error) {
 	n := NodePorts{own: own}
 	for _, text := range strings.Split(list, ",") {
@@ -48,8 +49,8 @@ func ParseNodePorts(list string, own map[OwnPort]string) (NodePorts, error) {
 	return n, nil
 }
 
-// Validate refuses the ports of a template that it may not have on nodes. Those that the old
-// template, which may be nil, has already are not judged again.
+// Validate rejects the node ports of a template that workloads may not use. It accepts the ports of
+// the old template, which may be nil.
 func (n NodePorts) Validate(at *field.Path, t, old *rik.InstanceTemplate) field.ErrorList {
 	if len(n.ranges) == 0 {
 		return nil
@@ -67,7 +68,7 @@ func (n NodePorts) Validate(at *field.Path, t, old *rik.InstanceTemplate) field.
 	return errs
 }
 
-// refuse says why a port may not be had; empty: it may.
+// refuse returns why a port is not allowed, or "".
 func (n NodePorts) refuse(p OwnPort) string {
 	within := false
 	for _, r := range n.ranges {
@@ -86,7 +87,7 @@ func (n NodePorts) refuse(p OwnPort) string {
 	return ""
 }
 
-// String gives the list.
+// String returns the list in the format of ParseNodePorts.
 func (n NodePorts) String() string {
 	var parts []string
 	for _, r := range n.ranges {
@@ -99,7 +100,7 @@ func (n NodePorts) String() string {
 	return strings.Join(parts, ",")
 }
 
-// eachNodePort visits the ports that a template wants on nodes.
+// eachNodePort calls visit for each node port of a template.
 func eachNodePort(at *field.Path, t *rik.InstanceTemplate, visit func(*field.Path, OwnPort)) {
 	one := func(where *field.Path, port int32, protocol rik.Protocol, kind rik.PortType) {
 		if kind != rik.PortNodePort && kind != rik.PortLoadBalancer {

@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 )
 
-// onNodes are templates of all kinds with one port on all nodes.
+// onNodes returns templates of all kinds with one port on all nodes.
 func onNodes(port int32, protocol rik.Protocol, kind rik.PortType) map[string]*rik.InstanceTemplate {
 	p := rik.Port{Port: port, TargetPort: 8080, Protocol: protocol, Type: kind}
 	return map[string]*rik.InstanceTemplate{
@@ -21,8 +21,8 @@ func onNodes(port int32, protocol rik.Protocol, kind rik.PortType) map[string]*r
 	}
 }
 
-// TestNodePorts: ports of the machine's services and rik's own are given to nobody unless
-// the operator says so.
+// TestNodePorts tests that workloads cannot use ports of the machine's services and of rik, unless
+// the operator allows it.
 func TestNodePorts(t *testing.T) {
 	t.Parallel()
 	own := map[validation.OwnPort]string{{Protocol: rik.ProtocolTCP, Port: 5000}: "the API", {Protocol: rik.ProtocolUDP, Port: 8472}: "tunnels"}

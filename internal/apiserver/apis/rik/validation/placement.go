@@ -8,7 +8,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// placement judges everything that says where an instance may run.
+// placement validates the fields that determine on which nodes an instance may run.
 func placement(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	errs := metav1validation.ValidateLabels(t.NodeSelector, at.Child("nodeSelector"))
 	if t.Affinity != nil {

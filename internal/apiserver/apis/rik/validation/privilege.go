@@ -10,9 +10,9 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/reference"
 )
 
-// Privileges lists what in a template, which stands at a path of its object,
-// reaches beyond an instance's own sandbox and is therefore only for those whom
-// an administrator trusts with a node.
+// Privileges lists the fields of a template that give an instance access outside of its sandbox.
+// Only users whom an administrator trusts with a node may use them. at is the path of the
+// template in its object.
 func Privileges(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	var errs field.ErrorList
 	need := func(where *field.Path, needed bool, why string) {
@@ -50,14 +50,14 @@ func local(image string) bool {
 	return err == nil && ref.Local()
 }
 
-// rootUser says whether a user, with or without a group, is root.
+// rootUser reports whether a user, with or without a group, is root.
 func rootUser(name string) bool {
 	name, _, _ = strings.Cut(name, ":")
 	uid, err := strconv.ParseUint(name, 10, 32)
 	return name == "root" || err == nil && uid == 0
 }
 
-// Warnings are what a writer should know of a workload that is accepted.
+// Warnings returns warnings about a valid workload.
 func Warnings(s *rik.WorkloadSpec) []string {
 	var out []string
 	t := &s.InstanceTemplate

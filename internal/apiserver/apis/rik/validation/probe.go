@@ -18,8 +18,8 @@ func probes(at *field.Path, c *rik.Container) field.ErrorList {
 	return append(errs, probe(at.Child("startupProbe"), c.StartupProbe, true)...)
 }
 
-// probe judges one probe. One success is enough where a failure restarts the
-// container: it would count toward nothing.
+// probe validates one probe. With once, its success threshold must be 1, because a failure restarts
+// the container and further successes have no effect.
 func probe(at *field.Path, p *rik.Probe, once bool) field.ErrorList {
 	if p == nil {
 		return nil

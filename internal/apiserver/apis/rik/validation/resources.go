@@ -10,10 +10,10 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// largest is what no machine has, by which a mistake of unit is known.
+// largest has amounts that no machine has. A larger amount is probably a wrong unit.
 var largest = rikv1alpha1.LargestResources()
 
-// Bounds under which the kernel refuses a limit or nothing can start.
+// The smallest limits that the kernel accepts and with which a program can start.
 var (
 	smallestCPU    = resource.MustParse("10m") // a quota of 1 ms in a period of 100 ms
 	smallestMemory = resource.MustParse("4Mi")
@@ -35,8 +35,8 @@ func resources(at *field.Path, r *rik.Resources) field.ErrorList {
 	return errs
 }
 
-// atLeast takes both by value: a Quantity notes its own text when it is first
-// asked for it, and the bounds are shared by all requests.
+// atLeast rejects an amount below least. It takes both by value, because Quantity.String caches its
+// text in the Quantity and all requests share the limits.
 func atLeast(at *field.Path, amount, least resource.Quantity, why string) field.ErrorList {
 	if amount.Cmp(least) >= 0 {
 		return nil
@@ -44,7 +44,7 @@ func atLeast(at *field.Path, amount, least resource.Quantity, why string) field.
 	return field.ErrorList{field.Invalid(at, amount.String(), "must be at least "+least.String()+why)}
 }
 
-// amounts judges quantities of the named resources.
+// amounts validates the quantities of resources. The resources must be in known.
 func amounts(at *field.Path, list rik.ResourceList, known ...rik.ResourceName) field.ErrorList {
 	var errs field.ErrorList
 	names := make([]rik.ResourceName, 0, len(list))

@@ -36,7 +36,7 @@ func template(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	return append(errs, placement(at, t)...)
 }
 
-// byKind judges what an instance is made of.
+// byKind validates the part of a template that depends on its kind.
 func byKind(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	var errs field.ErrorList
 	if t.Kind != rik.KindPod {
@@ -69,7 +69,7 @@ func byKind(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	return errs
 }
 
-// templateMetadata judges what is copied to every instance.
+// templateMetadata validates the labels and annotations that each instance gets.
 func templateMetadata(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	errs := metav1validation.ValidateLabels(t.Labels, at.Child("labels"))
 	for _, reserved := range []string{rikv1alpha1.LabelWorkload, rikv1alpha1.LabelRevision, rikv1alpha1.LabelTenant} {
@@ -78,7 +78,7 @@ func templateMetadata(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.Annotations)) {
 		ours := strings.HasPrefix(key, rik.GroupName+"/") && key != rikv1alpha1.AnnotationRestartedAt
-		// Instances get these, and the controller goes by them.
+		// Instances get these annotations, and the controller uses them.
 		errs = append(errs, notHonoured(at.Child("annotations").Key(key), ours, "is reserved for the system")...)
 	}
 	return append(errs, apivalidation.ValidateAnnotations(t.Annotations, at.Child("annotations"))...)
@@ -94,7 +94,7 @@ func pullSecrets(at *field.Path, names []string) field.ErrorList {
 	return errs
 }
 
-// location demands a URL of one of the schemes or an absolute path of the node.
+// location requires a URL with one of the schemes, or an absolute path on the node.
 func location(at *field.Path, value string, schemes ...string) field.ErrorList {
 	if strings.HasPrefix(value, "/") {
 		return absolutePath(at, value)
@@ -120,10 +120,10 @@ func location(at *field.Path, value string, schemes ...string) field.ErrorList {
 	return field.ErrorList{field.Invalid(at, value, "must be an absolute path or a URL with a host that begins with "+strings.Join(schemes, ":// or ")+"://")}
 }
 
-// placeholder in a repository's URL stands for the version.
+// placeholder is replaced with the version in the URL of a repository.
 const placeholder = "{version}"
 
-// repository judges where the files of an App come from.
+// repository validates the source of the files of an App.
 func repository(at *field.Path, a *rik.App) field.ErrorList {
 	var errs field.ErrorList
 	if len(a.Version) > 128 || strings.ContainsFunc(a.Version, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) {
@@ -145,8 +145,8 @@ func repository(at *field.Path, a *rik.App) field.ErrorList {
 	if rest := strings.ReplaceAll(a.Repo, placeholder, ""); strings.ContainsAny(rest, "{}") {
 		return append(errs, field.Invalid(at.Child("repo"), a.Repo, "has braces outside of the placeholder "+placeholder+": write exactly that, in lower case and with single braces"))
 	}
-	// Where the version is to stand any text will do; what is wrong is said of the
-	// address as it was given.
+	// Validate the address with an example of a version, but show the original address in
+	// errors.
 	example := strings.ReplaceAll(a.Repo, placeholder, "0")
 	for _, wrong := range location(at.Child("repo"), example, "https") {
 		if wrong.BadValue == example {

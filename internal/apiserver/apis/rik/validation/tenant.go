@@ -11,12 +11,12 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
-// tenantVerbs are what a tenant's user may be given: nothing that widens
-// their rights beyond the tenant.
+// tenantVerbs are the verbs that a user of a tenant can have. None of them gives rights outside of
+// the tenant.
 var tenantVerbs = []string{"*", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 
-// Tenant judges a tenant that is to be created. Its name is the name of its
-// namespace; those of the system cannot be taken.
+// Tenant validates a new tenant. Its name is the name of its namespace. It cannot be a namespace of
+// the system.
 func Tenant(t *rik.Tenant) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&t.ObjectMeta, false, apivalidation.NameIsDNSLabel, metadata)
 	if t.Name == "default" || strings.HasPrefix(t.Name, "kube-") || strings.HasPrefix(t.Name, "rik-") {
@@ -25,13 +25,13 @@ func Tenant(t *rik.Tenant) field.ErrorList {
 	return sorted(append(errs, tenantSpec(&t.Spec)...))
 }
 
-// TenantUpdate judges what a tenant is to become.
+// TenantUpdate validates an update of a tenant.
 func TenantUpdate(t, old *rik.Tenant) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&t.ObjectMeta, &old.ObjectMeta, metadata)
 	return sorted(append(errs, tenantSpec(&t.Spec)...))
 }
 
-// TenantStatusUpdate judges what was seen of a tenant.
+// TenantStatusUpdate validates the status of a tenant.
 func TenantStatusUpdate(t, old *rik.Tenant) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&t.ObjectMeta, &old.ObjectMeta, metadata)
 	errs = append(errs, apivalidation.ValidateNonnegativeField(int64(t.Status.Instances), statusPath.Child("instances"))...)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// messages wraps a check that returns messages.
+// messages turns the messages of a check into errors about a value.
 func messages(at *field.Path, value any, found []string) field.ErrorList {
 	var errs field.ErrorList
 	for _, m := range found {
@@ -45,7 +45,7 @@ func qualified(at *field.Path, value string) field.ErrorList {
 	return messages(at, value, validation.IsQualifiedName(value))
 }
 
-// among demands one of the values that a field knows.
+// among requires one of the known values of a field.
 func among[T ~string](at *field.Path, value T, known ...T) field.ErrorList {
 	if slices.Contains(known, value) {
 		return nil
@@ -53,7 +53,7 @@ func among[T ~string](at *field.Path, value T, known ...T) field.ErrorList {
 	return field.ErrorList{field.NotSupported(at, value, known)}
 }
 
-// within demands a number between two bounds, both allowed.
+// within requires a number from low to high, including both.
 func within[T int32 | int64](at *field.Path, value, low, high T) field.ErrorList {
 	if value >= low && value <= high {
 		return nil
@@ -68,7 +68,7 @@ func atMost(at *field.Path, count, most int) field.ErrorList {
 	return field.ErrorList{field.TooMany(at, count, most)}
 }
 
-// notHonoured refuses a field that would have no effect.
+// notHonoured rejects a field that would have no effect.
 func notHonoured(at *field.Path, set bool, why string) field.ErrorList {
 	if !set {
 		return nil
@@ -76,8 +76,7 @@ func notHonoured(at *field.Path, set bool, why string) field.ErrorList {
 	return field.ErrorList{field.Forbidden(at, why)}
 }
 
-// plain refuses text that a C string, a terminal or a line of JSON would
-// render as something else.
+// plain rejects text with a NUL byte, which ends a C string, and text that is not valid UTF-8.
 func plain(at *field.Path, value string) field.ErrorList {
 	switch {
 	case !utf8.ValidString(value):
@@ -88,7 +87,7 @@ func plain(at *field.Path, value string) field.ErrorList {
 	return nil
 }
 
-// filePath demands text that is safe as a path wherever it is joined.
+// filePath requires a path that stays below the directory to which it is joined.
 func filePath(at *field.Path, value string) field.ErrorList {
 	if value == "" {
 		return field.ErrorList{field.Required(at, "")}
@@ -140,7 +139,7 @@ func relativePath(at *field.Path, value string) field.ErrorList {
 
 var userPart = regexp.MustCompile(`^(?:[0-9]{1,10}|[a-z_][a-z0-9_.-]{0,31}\$?)$`)
 
-// user demands name, uid or either with :group.
+// user requires a name or a uid, with an optional :group.
 func user(at *field.Path, value string) field.ErrorList {
 	if value == "" {
 		return nil
@@ -154,8 +153,8 @@ func user(at *field.Path, value string) field.ErrorList {
 		if !userPart.MatchString(p) {
 			return field.ErrorList{field.Invalid(at, value, `must be the name or ID of a user, optionally with ":" and the name or ID of a group`)}
 		}
-		// The kernel's ids are 32 bits, of which the highest means "none";
-		// container runtimes take 31.
+		// The kernel's ids have 32 bits, and the highest id means "none". Container runtimes
+		// accept 31 bits.
 		if n, err := strconv.ParseUint(p, 10, 64); err == nil && n > 1<<31-1 {
 			return field.ErrorList{field.Invalid(at, value, "a number must be at most 2147483647")}
 		}
@@ -163,7 +162,7 @@ func user(at *field.Path, value string) field.ErrorList {
 	return nil
 }
 
-// share demands a number of instances or a percentage of them.
+// share requires a number of instances or a percentage of them.
 func share(at *field.Path, value *intstr.IntOrString, mostPercent int) field.ErrorList {
 	if value == nil {
 		return nil
@@ -195,8 +194,7 @@ func shareIsZero(value *intstr.IntOrString) bool {
 	return strings.Trim(strings.TrimSuffix(value.StrVal, "%"), "0") == ""
 }
 
-// sorted puts the findings in the order of their paths, so that a user who
-// repeats a request reads the same answer.
+// sorted sorts errors by their paths, so that a repeated request gets the same answer.
 func sorted(errs field.ErrorList) field.ErrorList {
 	slices.SortStableFunc(errs, func(a, b *field.Error) int {
 		return cmp.Or(strings.Compare(a.Field, b.Field), strings.Compare(a.Detail, b.Detail))
@@ -204,7 +202,7 @@ func sorted(errs field.ErrorList) field.ErrorList {
 	return errs
 }
 
-// seen remembers values that must be unique.
+// seen is a set of values that must be unique.
 type seen map[string]bool
 
 func (s seen) add(at *field.Path, value string) field.ErrorList {

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 )
 
-// defaulted is a workload as storage sees it: after defaulting.
+// defaulted returns a workload after defaulting, as it is stored.
 func defaulted(t testing.TB, change func(*rikv1alpha1.Workload)) *rik.Workload {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -40,7 +40,7 @@ func defaulted(t testing.TB, change func(*rikv1alpha1.Workload)) *rik.Workload {
 	return out
 }
 
-// paths are the findings without their prose.
+// paths returns the paths of errors without their messages.
 func paths(errs field.ErrorList) []string {
 	var out []string
 	for _, e := range errs {
@@ -275,8 +275,8 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// TestMicroVM is about Pods in microVMs: what only a container has is refused
-// with its path.
+// TestMicroVM tests Pods in microVMs. Fields that only containers support are rejected with their
+// paths.
 func TestMicroVM(t *testing.T) {
 	t.Parallel()
 	on := func(change func(*rikv1alpha1.Workload)) func(*rikv1alpha1.Workload) {
@@ -364,8 +364,8 @@ func rootfs(w *rikv1alpha1.Workload, url string) *rikv1alpha1.FunctionExecution 
 	return &w.Spec.Function.Execution
 }
 
-// What is wrong with an App's address is said of what was given, its version's place
-// included.
+// TestAnAddressIsNamedAsGiven tests that an error about an App's address shows the original
+// address with the placeholder of the version.
 func TestAnAddressIsNamedAsGiven(t *testing.T) {
 	t.Parallel()
 	const given = "http://example.com/app-{version}.tar.gz"
@@ -408,8 +408,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestSharedBounds: requests are judged side by side, so that no judgment may
-// write to a bound; a Quantity notes its own text when it is asked for it.
+// TestSharedBounds tests that validation does not write to the shared limits, because requests are
+// validated in parallel. Quantity.String caches its text in the Quantity.
 func TestSharedBounds(t *testing.T) {
 	t.Parallel()
 	small := rikv1alpha1.ResourceList{"memory": resource.MustParse("1Mi"), "cpu": resource.MustParse("1m")}
@@ -428,8 +428,8 @@ func TestSharedBounds(t *testing.T) {
 	}
 }
 
-// A workload that was stored before there was a rule about its App's address can still be
-// changed in all else.
+// TestAnOlderAddressStaysAllowed tests a workload that was stored before a rule about its App's
+// address existed. Its other fields can still change.
 func TestAnOlderAddressStaysAllowed(t *testing.T) {
 	t.Parallel()
 	old := defaulted(t, func(w *rikv1alpha1.Workload) {

@@ -86,7 +86,7 @@ func mountPath(at *field.Path, value string) field.ErrorList {
 	case value == "/":
 		return field.ErrorList{field.Invalid(at, value, "must not be the root directory: it comes from the image")}
 	case value == "/dev", value == "/proc", strings.HasPrefix(value, "/proc/"):
-		// runc refuses mounts there: they would undo what is masked.
+		// runc rejects mounts there, because they would hide its masked paths.
 		return field.ErrorList{field.Invalid(at, value, "must not be /dev, /proc or inside /proc: the runtime mounts those")}
 	}
 	return nil

@@ -18,32 +18,33 @@ var (
 	statusPath = field.NewPath("status")
 )
 
-// Workload judges a workload that is to be created.
+// Workload validates a new workload.
 func Workload(w *rik.Workload) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&w.ObjectMeta, true, apivalidation.NameIsDNSLabel, metadata)
 	if len(w.Name) > revision.MaxWorkloadName {
 		errs = append(errs, field.TooLong(metadata.Child("name"), w.Name, revision.MaxWorkloadName))
 	}
 	if w.Name == "" && len(w.GenerateName) > revision.MaxWorkloadName-5 {
-		// Five random characters are appended.
+		// The server appends five random characters.
 		errs = append(errs, field.TooLong(metadata.Child("generateName"), w.GenerateName, revision.MaxWorkloadName-5))
 	}
 	return sorted(append(errs, workloadSpec(&w.Spec)...))
 }
 
-// WorkloadUpdate judges what a workload is to become.
+// WorkloadUpdate validates an update of a workload.
 func WorkloadUpdate(w, old *rik.Workload) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&w.ObjectMeta, &old.ObjectMeta, metadata)
 	spec := workloadSpec(&w.Spec)
 	if a, b := w.Spec.App, old.Spec.App; a != nil && b != nil && a.Repo == b.Repo && a.Version == b.Version {
-		// Stored before there was a rule against it: everything else of it can still change.
+		// The address was stored before a rule against it existed. Other fields can still
+		// change.
 		repo, version := specPath.Child("app", "repo").String(), specPath.Child("app", "version").String()
 		spec = slices.DeleteFunc(spec, func(e *field.Error) bool { return e.Field == repo || e.Field == version })
 	}
 	return sorted(append(errs, spec...))
 }
 
-// WorkloadStatusUpdate judges what was seen of a workload.
+// WorkloadStatusUpdate validates the status of a workload.
 func WorkloadStatusUpdate(w, old *rik.Workload) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&w.ObjectMeta, &old.ObjectMeta, metadata)
 	s := &w.Status
@@ -94,14 +95,14 @@ func strategy(at *field.Path, s *rik.UpdateStrategy) field.ErrorList {
 	return errs
 }
 
-// Revision judges a revision that is to be created.
+// Revision validates a new revision.
 func Revision(r *rik.WorkloadRevision) field.ErrorList {
 	errs := apivalidation.ValidateObjectMeta(&r.ObjectMeta, true, apivalidation.NameIsDNSLabel, metadata)
 	errs = append(errs, apivalidation.ValidateNonnegativeField(r.Revision, field.NewPath("revision"))...)
 	return sorted(append(errs, template(field.NewPath("template"), &r.Template)...))
 }
 
-// RevisionUpdate lets only the number and the metadata of a revision change.
+// RevisionUpdate validates an update of a revision. Only its number and its metadata can change.
 func RevisionUpdate(r, old *rik.WorkloadRevision) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&r.ObjectMeta, &old.ObjectMeta, metadata)
 	errs = append(errs, apivalidation.ValidateImmutableField(r.Template, old.Template, field.NewPath("template"))...)
