@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs make demo and make demo-down of the last commit as root in a new Debian, which has only git
-# and make. It removes that Debian afterwards. It fails in three cases: one of the two commands
+# and make. It removes that Debian afterward. It fails in three cases: one of the two commands
 # fails, the commands print nothing for 30 seconds, or the Go that hack/deps.sh fetches did not
 # build the demo.
 #

@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package hack pins the programs that generate code, and the Kubernetes of the
-// tests, to the versions of the libraries that the code is compiled against.
+// Package hack pins the versions of the code generators and of the Kubernetes programs of the
+// tests. They are the versions of the libraries that rik uses.
 package hack
 
 import (

@@ -1,5 +1,5 @@
-// Command image writes an OCI image that contains one static program into a directory,
-// without a registry. The demos and the examples of the guide deploy such images.
+// Command image writes an OCI image with one static program to a directory, without a registry. The
+// demos and the examples of the guide deploy such images.
 //
 //	go run ./hack/image -program bin/hello -ref v1 -out /var/lib/rik-demo/hello
 package main

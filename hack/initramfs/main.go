@@ -1,5 +1,5 @@
-// Command initramfs packs what a microVM boots from: the init, and the modules that
-// its kernel needs for its devices, in the order in which they are loaded.
+// Command initramfs writes the initramfs of microVMs. It has the init and the kernel modules for
+// the devices, in the order in which the init loads them.
 //
 // usage: initramfs -init FILE -modules lib/modules/VERSION/kernel -out FILE
 package main
@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// modules that a microVM's devices need. One that a kernel has built in is not there;
-// what they need themselves is added, and comes before them.
+// modules lists the modules that the devices of a microVM need. A kernel can have some of them
+// built in, and then has no file for them. The modules that they depend on are added before them.
 var modules = []string{
 	"drivers/virtio/virtio.ko",
 	"drivers/virtio/virtio_ring.ko",
@@ -53,7 +53,7 @@ func main() {
 }
 
 func pack(initFile, dir, out string) error {
-	// Written beside and renamed: a half archive must never be booted.
+	// Write to another file and rename it, so that no guest boots an incomplete archive.
 	f, err := os.CreateTemp(filepath.Dir(out), ".initramfs-*")
 	if err != nil {
 		return err
@@ -95,14 +95,13 @@ func write(a *archive, initFile, dir string) error {
 	return a.close()
 }
 
-// sorted gives the files of the modules that there are, each after those that it needs.
-// What needs what changes with the kernel: virtio.ko has needed virtio_ring.ko since
-// Debian's 6.1.192.
+// sorted returns the files of the existing modules, each after those that it depends on. The
+// dependencies differ between kernels: virtio.ko depends on virtio_ring.ko since Debian's 6.1.192.
 func sorted(dir string, modules []string) ([]string, error) {
 	if dir == "" {
 		return nil, nil
 	}
-	files := map[string]string{} // by the names that modules call each other by
+	files := map[string]string{} // by module name, as in dependencies
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err == nil && e.Type().IsRegular() && filepath.Ext(path) == ".ko" {
 			files[called(path)] = path
@@ -120,7 +119,7 @@ func sorted(dir string, modules []string) ([]string, error) {
 		if done[name] || !there {
 			return nil
 		}
-		done[name] = true // before its needs, so that a circle ends
+		done[name] = true // before its dependencies, so that a cycle ends
 		needs, err := needs(path)
 		if err != nil {
 			return err
@@ -141,13 +140,13 @@ func sorted(dir string, modules []string) ([]string, error) {
 	return order, nil
 }
 
-// called is a module's name: its file may have dashes for underscores.
+// called returns the name of a module. Its file can have dashes in place of underscores.
 func called(path string) string {
 	return strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".ko"), "-", "_")
 }
 
-// needs reads the names of the modules that one depends on, which it says itself:
-// modinfo(8).
+// needs returns the names of the modules on which a module depends. The file of the module has
+// them: see modinfo(8).
 func needs(path string) ([]string, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -171,16 +170,16 @@ func needs(path string) ([]string, error) {
 }
 
 const (
-	// signed is what a signed module ends with, after a header of so many bytes, of which
-	// the last four are the length of the signature before it: the kernel's
-	// include/linux/module_signature.h.
+	// signed is the end of a signed module. Before it is a header of headerLength bytes, and before
+	// that the signature. The last four bytes of the header are the length of the signature: see
+	// include/linux/module_signature.h of the kernel.
 	signed       = "~Module signature appended~\n"
 	headerLength = 12
 )
 
-// unsigned is a module without its signature. An emulated machine takes a hundredth of a
-// second to verify one, and it would prove nothing: who can change the archive can change
-// the init.
+// unsigned returns a module without its signature. An emulated machine needs 10 ms to verify a
+// signature. It would prove nothing, because a user who can change the archive can also change the
+// init.
 func unsigned(module []byte) []byte {
 	rest, found := bytes.CutSuffix(module, []byte(signed))
 	if !found || len(rest) < headerLength {
@@ -193,7 +192,7 @@ func unsigned(module []byte) []byte {
 	return rest[:int64(len(rest))-length]
 }
 
-// archive writes cpio's "newc" form, which is the kernel's:
+// archive writes cpio's format "newc", which the kernel reads:
 // https://docs.kernel.org/driver-api/early-userspace/buffer-format.html
 type archive struct {
 	w     io.Writer
@@ -237,7 +236,7 @@ func (a *archive) print(format string, args ...any) {
 	}
 }
 
-// pad fills up to a multiple of four.
+// pad writes zeros up to a multiple of four.
 func (a *archive) pad(written int) {
 	a.print("%s", strings.Repeat("\x00", (4-written%4)%4))
 }

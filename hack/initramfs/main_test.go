@@ -29,7 +29,7 @@ func TestUnsigned(t *testing.T) {
 	}
 }
 
-// module is an ELF file of nothing but a .modinfo section that says what it needs.
+// module returns an ELF file that has only a .modinfo section with its dependencies.
 func module(t *testing.T, path, depends string) {
 	t.Helper()
 	names := "\x00.shstrtab\x00.modinfo\x00"
@@ -56,7 +56,7 @@ func module(t *testing.T, path, depends string) {
 	}
 }
 
-// TestModulesComeAfterTheirNeeds: which needs which is the kernel's to say.
+// TestModulesComeAfterTheirNeeds tests the order of modules with dependencies.
 func TestModulesComeAfterTheirNeeds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

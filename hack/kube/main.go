@@ -1,11 +1,11 @@
-// Command kube runs a real Kubernetes control plane on loopback, without a node, until
-// it is told to end: what the demo of many clusters registers beside a rik cluster.
-// Something plays the kubelet: pods are said to run, and nothing does.
+// Command kube runs a real Kubernetes control plane on loopback until it gets a signal. The demo of
+// many clusters registers it in addition to a rik cluster. It has no node. A simulated kubelet
+// reports pods as running, but nothing runs.
 //
 //	go run ./hack/kube -dir /var/lib/rik-clusters/kube -kubeconfig kube.kubeconfig
 //
-// The folder and the kubeconfig are removed at the end. RIK_BIN names the folder of
-// kube-apiserver and kube-controller-manager; the repository's bin otherwise.
+// The folder and the kubeconfig are removed at the end. RIK_BIN names the folder of kube-apiserver
+// and kube-controller-manager. The default is bin in the repository.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// run serves until a signal comes, and leaves no file.
+// run serves until it gets a signal, and leaves no file.
 func run(dir, kubeconfig string) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

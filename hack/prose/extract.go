@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// kind is what a text is; .vale/vale.ini has rules for each.
+// kind is the kind of a text. .vale/vale.ini has rules for each.
 type kind string
 
 // The kinds of texts.
@@ -42,8 +42,8 @@ func (t text) joined() string {
 	return strings.Join(parts, " ")
 }
 
-// lineAt is the number of the line that the column of the joined text, in characters,
-// comes from.
+// lineAt returns the number of the line from which a column of the joined text comes. Columns are
+// in characters.
 func (t text) lineAt(column int) int {
 	at := 0
 	for _, l := range t.lines {
@@ -133,7 +133,7 @@ func (e *extractor) visit(node ast.Node) bool {
 		for _, id := range n.Names {
 			e.name(id)
 		}
-		// The tag is no message.
+		// The tag of a field is not a message.
 		ast.Inspect(n.Type, e.visit)
 		return false
 	case *ast.FuncDecl:
@@ -167,8 +167,8 @@ func (e *extractor) visit(node ast.Node) bool {
 	return true
 }
 
-// concatenation is the value of literals that are joined by +. "value" replaces all
-// other operands.
+// concatenation returns the value of literals that are joined by +. "value" replaces all other
+// operands.
 func concatenation(n *ast.BinaryExpr) (string, bool) {
 	if n.Op != token.ADD {
 		return "", false
@@ -196,12 +196,12 @@ func concatenation(n *ast.BinaryExpr) (string, bool) {
 var (
 	words = regexp.MustCompile(`[A-Za-z]{2,}[,;:]? [A-Za-z]{2,}`)
 	verb  = regexp.MustCompile(`%[-+# 0]*[0-9]*(?:\.[0-9]+)?(?:\[\d+\])?[a-zA-Z]`)
-	// code is what no message has: YAML, JSON, shell, SQL, HTML.
+	// code matches text that is not a message: YAML, JSON, shell, SQL, HTML.
 	code = regexp.MustCompile(`(?m)^\s*[A-Za-z."'_-]+:(?: |$)|[{};]\s*$|^#!|^\s*<|\b(?:SELECT|INSERT|CREATE TABLE)\b`)
 )
 
-// message adds a string literal if it is prose. In tests only what a person reads when
-// they fail is, so literals of several lines, which are mostly input, are left out.
+// message adds a string literal if it is prose. In tests, only failure messages are prose. Literals
+// of several lines are left out there, because they are mostly input.
 func (e *extractor) message(at token.Pos, value string, raw bool) {
 	if !words.MatchString(value) {
 		return
@@ -240,7 +240,7 @@ func (e *extractor) name(id *ast.Ident) {
 	e.add(text{kind: name, lines: []line{{e.set.Position(id.Pos()).Line, split(id.Name)}}})
 }
 
-// split is a name in camel case as words: "deletionTimeout" is "deletion timeout".
+// split returns the words of a name in camel case: "deletionTimeout" is "deletion timeout".
 func split(name string) string {
 	var b strings.Builder
 	runes := []rune(name)

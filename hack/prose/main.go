@@ -1,10 +1,9 @@
-// Command prose checks the language of what people read: documents, help, messages,
-// comments and names. The rules are vale's, under .vale; hack/prose.sh builds vale and
-// runs this program.
+// Command prose checks the language of documents, help, messages, comments and names. The rules of
+// vale are under .vale. hack/prose.sh builds vale and runs this program.
 //
 // vale reads Markdown by itself. Of Go files, protocols and scripts this program extracts the
-// texts (see extract and comments) into scratch files that vale can read. It maps what vale
-// finds back to the lines of the file.
+// texts (see extract and comments) into scratch files that vale can read. It maps the results of
+// vale back to the lines of the file.
 //
 //	prose --vale bin/vale [--level error] [--counts] [PATH...]
 //
@@ -116,7 +115,7 @@ type source struct {
 	texts []text
 }
 
-// extractAll writes what vale reads into scratch and returns it by the name of its file there.
+// extractAll writes the texts into files in scratch, and returns them by the names of these files.
 func extractAll(files []string, scratch string) (map[string]source, error) {
 	sources := map[string]source{}
 	for _, file := range files {
@@ -161,8 +160,8 @@ func extractAll(files []string, scratch string) (map[string]source, error) {
 	return sources, nil
 }
 
-// end is the full stop that a text lacks. Without one, vale takes it and the next text for
-// one sentence.
+// end returns the full stop that a text lacks, or "". Without a full stop, vale takes this text and
+// the next one for one sentence.
 func end(t text) string {
 	if t.kind == name || strings.ContainsAny(t.joined()[len(t.joined())-1:], ".!?") {
 		return ""
@@ -185,7 +184,7 @@ func write(name, content string) error {
 	return os.WriteFile(name, []byte(content), 0o600)
 }
 
-// alert is what vale says of one violation.
+// alert is one violation in the output of vale.
 type alert struct {
 	Check    string
 	Message  string
@@ -195,8 +194,8 @@ type alert struct {
 	Span     []int
 }
 
-// lint runs vale over the scratch files and returns its alerts as hits in the files that
-// the texts are from.
+// lint runs vale over the scratch files. It returns its alerts as hits in the files from which the
+// texts come.
 func lint(o options, scratch string, sources map[string]source) ([]hit, error) {
 	if len(sources) == 0 {
 		return nil, nil
@@ -239,7 +238,7 @@ func firstLine(output []byte) string {
 	return line
 }
 
-// line is the line of the original file that a is about.
+// line returns the line of an alert in the original file.
 func (s source) line(a alert) int {
 	if s.texts == nil {
 		return a.Line

@@ -84,8 +84,8 @@ func (c *splitCase) restsAside(name string, want parts) {
 	})
 }
 
-// notReady is (a) and (e): a disconnected cluster keeps its parts for a grace period, and then
-// loses them. When the cluster comes back, its running replicas count, and are then removed.
+// notReady tests that a disconnected cluster keeps its parts for a grace period, and then loses
+// them. When the cluster comes back, its running replicas count, and are then removed.
 func notReady(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 4, map[string]string{"clusters": onRik, "grace-period": "20s"})

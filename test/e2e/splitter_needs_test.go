@@ -102,7 +102,7 @@ func (c *splitCase) apply(manifests string) {
 	c.kubectl("apply", "-f", file)
 }
 
-// dependenciesFollow is (c): the objects that a root names are sent before it, and leave after
+// dependenciesFollow tests that the objects that a root names are sent before it, and leave after
 // it. A claim stays where it was, and a bound claim keeps the root there.
 func dependenciesFollow(c *splitCase) {
 	c.why("deployment/app")
@@ -302,8 +302,8 @@ func environ(pid int) []string {
 	return strings.Split(strings.TrimRight(string(raw), "\x00"), "\x00")
 }
 
-// anyType is (f): any type with a scale subresource is split by replicas. Objects of other types
-// go as a whole to one cluster, or to every cluster.
+// anyType tests that a type with a scale subresource is split by replicas. Objects of other types
+// go as a whole to one cluster, or to all clusters.
 func anyType(c *splitCase) {
 	const pod = `{metadata: {labels: {app: x}}, spec: {containers: [{name: x, image: "x:1"}]}}`
 	c.create(statefulSets, `

@@ -137,7 +137,7 @@ func leavesByHand(c *splitCase) {
 	c.remove("web")
 }
 
-// hintsCount is (b): the settings of a Placement, and of annotations, which override them.
+// hintsCount tests the settings of a Placement, and of annotations, which override them.
 func hintsCount(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 8, nil)
@@ -184,9 +184,9 @@ spec:
 	c.remove("web")
 }
 
-// clustersLeaveAndCome is (d), (e) and detaching. An unregistered cluster keeps its objects,
-// whose replicas are replaced elsewhere. When it is registered again, it gets parts, no more at
-// a time than the root allows.
+// clustersLeaveAndCome tests that an unregistered cluster keeps its objects, and that their
+// replicas are replaced elsewhere. When it is registered again, it gets parts, no more at a time
+// than the root allows.
 func clustersLeaveAndCome(c *splitCase) {
 	c.why("deployment/web")
 	c.deploy("web", 8, map[string]string{"clusters": onKubernetes})

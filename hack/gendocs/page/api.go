@@ -10,13 +10,13 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// prefix of the types that are rik's own.
+// prefix is the prefix of rik's own types.
 const prefix = "rik.dev/rik/api/rik/v1alpha1."
 
-// first are the objects that users write; the other types follow by name.
+// first lists the objects that users write. The other types follow by name.
 var first = []string{"Workload", "WorkloadRevision", "Instance", "Node", "Tenant"}
 
-// API tables the fields of every type of rik.dev.
+// API writes a table of the fields of each type of rik.dev.
 func API(definitions common.GetOpenAPIDefinitions) string {
 	types := map[string]spec.Schema{}
 	for path, d := range definitions(func(path string) spec.Ref { return spec.MustCreateRef(path) }) {
@@ -57,14 +57,14 @@ func typeSection(name string, s *spec.Schema) string {
 	return text
 }
 
-// object says whether a type is an object of its own, whose kind and
-// apiVersion are the same for all.
+// object reports whether a type is an object with apiVersion and kind. These fields are not
+// described for each object.
 func object(s *spec.Schema) bool {
 	_, ok := s.Properties["apiVersion"]
 	return ok
 }
 
-// typeOf is a field's type in words, with a link where it is one of rik's.
+// typeOf returns the type of a field as text, with a link if it is a type of rik.
 func typeOf(s *spec.Schema) string {
 	switch {
 	case s.Ref.String() != "":
@@ -89,7 +89,7 @@ func link(path string) string {
 	return path[strings.LastIndex(path, ".")+1:]
 }
 
-// cell makes a text fit into one cell of a table.
+// cell returns a text in a form that fits into one cell of a table.
 func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
 }

@@ -1,4 +1,4 @@
-// Package page writes what the pages of reference are made of.
+// Package page writes the parts of the reference pages.
 package page
 
 import (
@@ -7,8 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Commands describes everything below a command, depth first and in the order
-// that the help has.
+// Commands describes all commands below a command, depth first and in the order of the help.
 func Commands(parent *cobra.Command) string {
 	page := ""
 	for _, c := range parent.Commands() {
@@ -40,7 +39,7 @@ func section(c *cobra.Command) string {
 	return text + "\n"
 }
 
-// Fenced puts a text as it is into a block, without blanks at line ends.
+// Fenced writes a text into a block of code, without blanks at the ends of lines.
 func Fenced(s string) string {
 	lines := strings.Split(strings.Trim(s, "\n"), "\n")
 	for i := range lines {

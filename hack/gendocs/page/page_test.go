@@ -36,9 +36,9 @@ func TestTypeOf(t *testing.T) {
 	}
 }
 
-// TestPagesAreWhole looks in the pages as they are kept for what each must have, and for
-// the secret that hack/generate.sh has in the environment; that they are not stale is the
-// check of what is generated.
+// TestPagesAreWhole checks that each stored page has the required content. It also checks that no
+// page has the secret that hack/generate.sh sets in the environment. hack/generate.sh --check
+// finds stale pages.
 func TestPagesAreWhole(t *testing.T) {
 	t.Parallel()
 	for name, words := range map[string][]string{

@@ -77,7 +77,7 @@ func TestStrategyTable(t *testing.T) {
 	}
 }
 
-// TestClustersComeAndGo covers cases (a), (d) and (e): clusters that appear and disappear.
+// TestClustersComeAndGo tests clusters that appear and disappear.
 func TestClustersComeAndGo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
