@@ -1,7 +1,6 @@
-// Package quantity finds quantities that nobody can compute with: "1e-999999999" is
-// eleven bytes, and Kubernetes' resource.ParseQuantity makes a number of a billion digits
-// of it, which takes hours that no deadline ends. It is for documents that were not
-// decoded yet.
+// Package quantity finds quantities that are too expensive to parse, in documents that are not
+// decoded yet. For example, "1e-999999999" has twelve bytes, and Kubernetes' resource.ParseQuantity
+// makes a number with a billion digits of it. That takes hours, and no deadline ends it.
 package quantity
 
 import (
@@ -15,13 +14,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// maxExponent is far beyond what a quantity can be, which is 1e-9 to 9.2e18.
+// maxExponent is far above the exponents of valid quantities, which are from 1e-9 to 9.2e18.
 const maxExponent = 99
 
-// Error is a quantity that is refused.
+// Error is the error of a rejected quantity.
 type Error struct {
-	// Path is the field in the document, such as spec.containers.resources.limits.cpu;
-	// empty when the document does not tell.
+	// Path is the field in the document, such as spec.containers.resources.limits.cpu. It is
+	// empty if the format of the document has no names of fields.
 	Path, Value string
 }
 
@@ -41,9 +40,9 @@ func short(s string) string {
 	return s
 }
 
-// CheckJSON returns an *Error for the first such quantity in a JSON document. Texts that
-// have the form of one are let pass where none belongs: in metadata, labels and
-// selectors, commands, the values of variables, and data. What is no JSON is no error.
+// CheckJSON returns an *Error for the first such quantity in a JSON document. It accepts texts with
+// the form of such a quantity in fields that have no quantities: metadata, labels, selectors,
+// commands, values of variables, and data. It returns no error for text that is not JSON.
 func CheckJSON(document []byte) error { return checkAt(nil, document) }
 
 // CheckPatch is CheckJSON for a JSON patch (RFC 6902).
@@ -56,14 +55,14 @@ func CheckPatch(document []byte) error {
 		Value          json.RawMessage
 	}
 	if json.Unmarshal(document, &operations) != nil {
-		return nil //nolint:nilerr // whoever decodes it says what is wrong
+		return nil //nolint:nilerr // the decoder reports the error
 	}
 	for _, o := range operations {
 		path := pointer(o.Path)
 		if err := checkAt(path, o.Value); err != nil {
 			return err
 		}
-		// A text may be anything where it is, and a quantity where it is put.
+		// The source of a copied text can be any field, and its destination can be a quantity.
 		if from := pointer(o.From); o.From != "" && (free(from) && !free(path) || listed(path) && !listed(from)) {
 			return &Error{Path: strings.Join(path, "."), Value: o.Op + " of " + o.From}
 		}
@@ -71,7 +70,7 @@ func CheckPatch(document []byte) error {
 	return nil
 }
 
-// pointer is the path of a JSON pointer (RFC 6901), without the indexes of lists.
+// pointer returns the path of a JSON pointer (RFC 6901), without the indexes of lists.
 func pointer(p string) []string {
 	var path []string
 	for name := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
@@ -83,7 +82,8 @@ func pointer(p string) []string {
 	return path
 }
 
-// checkAt reads token by token: a key that comes twice is decoded twice.
+// checkAt checks a document at a path. It reads token by token, because a decoder decodes each
+// value of a repeated key.
 func checkAt(path []string, document []byte) error {
 	if !Suspicious(document) {
 		return nil
@@ -106,14 +106,14 @@ type walk struct {
 	depth   int
 }
 
-// maxDepth is more than any decoder of Go takes.
+// maxDepth is the limit of nesting. No decoder of Go accepts more.
 const maxDepth = 10_000
 
 func (w *walk) value() error {
 	token, err := w.decoder.Token()
 	if err != nil {
 		w.broken = true
-		return nil //nolint:nilerr // whoever decodes it says what is wrong
+		return nil //nolint:nilerr // the decoder reports the error
 	}
 	switch token := token.(type) {
 	case json.Number:
@@ -163,21 +163,21 @@ func (w *walk) validate(text string) error {
 	return nil
 }
 
-// texts are fields below which there are no quantities, whatever the type.
+// texts lists fields below which no type has quantities.
 var texts = []string{
 	"metadata", "labels", "annotations", "matchLabels", "matchExpressions", "nodeSelector", "selector",
 	"data", "stringData", "command", "args",
 }
 
-// lists are the fields that hold quantities by names of resources, of all types that are
-// served (internal/apiserver/filters/quantities TestEveryQuantityIsLookedAt). A resource may be
-// called as a field of texts is.
+// lists has the fields, of all served types, that contain quantities by names of resources
+// (internal/apiserver/filters/quantities TestEveryQuantityIsLookedAt). A resource can have the name
+// of a field in texts.
 var lists = []string{
 	"limits", "requests", "capacity", "allocatable", "hard", "used", "allocatedResources", "overhead", "resources",
 	"consumedCapacity", "counters", "nodeAllocatableResourceMappings", "podFixed", "default", "defaultRequest", "max", "min", "maxLimitRequestRatio",
 }
 
-// free says whether any text may stand at a path.
+// free reports whether a path can have any text.
 func free(path []string) bool {
 	for i, name := range path {
 		switch {
@@ -190,16 +190,16 @@ func free(path []string) bool {
 	return false
 }
 
-// listed says whether what stands at a path is, or is in, a list of quantities.
+// listed reports whether a path is a list of quantities or is in one.
 func listed(path []string) bool { return !free(path) && slices.ContainsFunc(path, isList) }
 
-// isList takes a field for another that differs in case, as some decoders do.
+// isList reports whether a field is in lists. It ignores case, like some decoders.
 func isList(name string) bool {
 	return slices.ContainsFunc(lists, func(list string) bool { return strings.EqualFold(list, name) })
 }
 
-// CheckProtobuf is CheckJSON for a document in Kubernetes' protobuf, where a quantity is a
-// message of one text.
+// CheckProtobuf is CheckJSON for a document in Kubernetes' protobuf, where a quantity is a message
+// with one text.
 func CheckProtobuf(document []byte) error {
 	if !suspicious(document) {
 		return nil
@@ -207,7 +207,7 @@ func CheckProtobuf(document []byte) error {
 	return checkMessage(bytes.TrimPrefix(document, []byte("k8s\x00")), 0)
 }
 
-// checkMessage takes every field that could be a message for one: the types are not known.
+// checkMessage checks each field that can be a message, because it does not know the types.
 func checkMessage(message []byte, depth int) error {
 	fields, only := 0, ""
 	for len(message) > 0 {
@@ -244,17 +244,17 @@ func checkMessage(message []byte, depth int) error {
 	return nil
 }
 
-// protobufDepth is more than any type nests, and bounds the work.
+// protobufDepth limits the nesting, and so the work. No type is nested as deeply.
 const protobufDepth = 64
 
-// Suspicious says whether such a quantity may be in a document of text. It is quick, and
-// most documents are not.
+// Suspicious reports whether a document of text may contain such a quantity. It is fast, and false
+// for most documents.
 func Suspicious(document []byte) bool {
-	// An escape can stand for any character.
+	// An escape sequence can be any character.
 	return bytes.IndexByte(document, '\\') >= 0 || suspicious(document)
 }
 
-// suspicious says whether anything in a document has the form of a large exponent.
+// suspicious reports whether a document contains text in the form of a large exponent.
 func suspicious(document []byte) bool {
 	for i, c := range document {
 		if (c == 'e' || c == 'E') && i > 0 && (digit(document[i-1]) || document[i-1] == '.') {
@@ -272,7 +272,7 @@ func suspicious(document []byte) bool {
 
 func digit(c byte) bool { return '0' <= c && c <= '9' }
 
-// refused says whether a text is a number with an exponent that is out of bounds.
+// refused reports whether a text is a number with an exponent that is out of range.
 func refused(text string) bool {
 	text = strings.TrimSpace(text)
 	i := strings.IndexAny(text, "eE")
@@ -281,7 +281,7 @@ func refused(text string) bool {
 	}
 	exponent, err := strconv.ParseInt(text[i+1:], 10, 64)
 	if err != nil {
-		// Out of the range of 64 bits, or no number at all.
+		// The exponent has more than 64 bits, or is not a number.
 		return strings.TrimLeft(text[i+1:], "+-0123456789") == "" && len(text) > i+1
 	}
 	return exponent < -maxExponent || exponent > maxExponent

@@ -1,6 +1,6 @@
-// Command hello is the program of the demos: it says who it is every second, and
-// to everybody who asks over HTTP or UDP when told where to listen. It can ask, too,
-// and say on which kernel it runs.
+// Command hello is the program of the demos. It prints a greeting with its host name every second.
+// With flags it also answers requests over HTTP and UDP with the greeting, sends requests, or
+// prints the version of its kernel.
 package main
 
 import (
@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// pick is what to do instead of living on, or nil.
+// pick returns the single action that the flags request, or nil.
 func pick(get, ask string, kernel bool) func(context.Context) error {
 	switch {
 	case get != "":
@@ -74,8 +74,7 @@ func pick(get, ask string, kernel bool) func(context.Context) error {
 	}
 }
 
-// serve answers HTTP until ctx ends. What it returns waits for the requests that
-// are under way then.
+// serve answers HTTP until ctx ends. The returned function then waits for the open requests.
 func serve(ctx context.Context, address, greeting string) (wait func()) {
 	server := &http.Server{
 		Addr:              address,
@@ -96,7 +95,7 @@ func serve(ctx context.Context, address, greeting string) (wait func()) {
 	}
 }
 
-// answer sends the greeting back to whoever sends a datagram.
+// answer answers each datagram with the greeting.
 func answer(ctx context.Context, address, greeting string) error {
 	var listening net.ListenConfig
 	socket, err := listening.ListenPacket(ctx, "udp", address)
@@ -119,7 +118,7 @@ func answer(ctx context.Context, address, greeting string) error {
 	return nil
 }
 
-// show prints what a URL answers.
+// show prints the answer to a request for a URL.
 func show(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -136,8 +135,8 @@ func show(ctx context.Context, url string) error {
 	return err
 }
 
-// exchange prints what an address answers to a datagram. One is lost now and then,
-// so it asks more than once.
+// exchange prints the answer of an address to a datagram. Datagrams can be lost, so it sends more
+// than one.
 func exchange(ctx context.Context, address string) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "udp", address)

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// shownFailures are how many failures are told in full.
+// shownFailures is the number of failures that are printed in full.
 const shownFailures = 3
 
-// count is what became of requests.
+// count has the results of requests.
 type count struct {
 	total, failures, elsewhere int
 	by                         map[string]int // answers by address
 	first, last                time.Time      // answers
-	gap                        time.Duration  // the longest between two answers
-	gapAt                      time.Time      // its begin
+	gap                        time.Duration  // the longest time between two answers
+	gapAt                      time.Time      // its beginning
 	reported                   []string       // the first failures
 }
 
-// answered counts an answer; elsewhere is whether another address was asked in vain.
+// answered counts an answer. elsewhere means that another address did not answer before.
 func (c *count) answered(address string, elsewhere bool, now time.Time) {
 	c.total++
 	c.by[address]++
@@ -41,15 +41,15 @@ func (c *count) failed(err error, now time.Time) {
 	}
 }
 
-// wait notes how long the last answer is ago, if nothing was longer.
+// wait records the time since the last answer, if it is the longest so far.
 func (c *count) wait(now time.Time) {
 	if !c.last.IsZero() && now.Sub(c.last) > c.gap {
 		c.gap, c.gapAt = now.Sub(c.last), c.last
 	}
 }
 
-// print says it in lines of NAME VALUE, which a script can read too. A time without an
-// answer counts although it is not over.
+// print writes the results in lines of NAME VALUE, which scripts can read. The time since the last
+// answer counts too.
 func (c *count) print(out io.Writer, addresses []string, now time.Time) {
 	c.wait(now)
 	fmt.Fprintf(out, "requests  %d\n", c.total)

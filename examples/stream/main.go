@@ -1,13 +1,12 @@
-// Command stream asks the copies of an application for an answer, steadily, and counts.
-// It knows several addresses, as a balancer does: a request goes to one after the other
-// in turn, to the next one when an address does not answer, and for a while not to an
-// address that did not.
+// Command stream sends requests to the copies of an application at a steady rate, and counts the
+// answers. It has several addresses, like a load balancer, and uses them in turn. If an address
+// does not answer, the request goes to the next one. For a while, other addresses are then
+// preferred.
 //
 //	stream -to http://10.97.0.11:30080,http://10.97.0.12:30080
 //
-// It stops on SIGINT and SIGTERM, or after -for, and prints what became of the requests:
-// how many failed, and the longest time in which none was answered. SIGUSR1 prints the
-// same so far.
+// It stops on SIGINT and SIGTERM, or after -for. At the end it prints how many requests failed, and
+// the longest time without an answer. On SIGUSR1 it prints the results so far.
 package main
 
 import (
@@ -52,15 +51,15 @@ func main() {
 	s.report(os.Stdout)
 }
 
-// stream is a sequence of requests. Each is sent at its time, whether or not those before
-// it were answered: what hangs does not hide what would have failed behind it.
+// stream is a sequence of requests. Each is sent at its time, even if earlier ones have no answer
+// yet. So a request that hangs does not hide later failures.
 type stream struct {
 	addresses []string
 	ask       func(ctx context.Context, url string) error
 	avoid     time.Duration
 
 	mu sync.Mutex
-	// bad is until when an address is asked last.
+	// bad has the time until which an address is used last.
 	bad   map[string]time.Time
 	count count
 }
@@ -86,13 +85,13 @@ func (s *stream) run(ctx context.Context, interval time.Duration, report <-chan 
 		case <-ticker.C:
 			n := turn
 			turn++
-			// What is under way at the end is waited for: it counts too.
+			// Open requests at the end count too, so run waits for them.
 			asked.Go(func() { s.request(context.WithoutCancel(ctx), n) })
 		}
 	}
 }
 
-// request asks the addresses in their order until one answers.
+// request sends a request to the addresses in their order until one answers.
 func (s *stream) request(ctx context.Context, turn int) {
 	var last error
 	for i, address := range s.order(turn, time.Now()) {
@@ -114,7 +113,7 @@ func (s *stream) request(ctx context.Context, turn int) {
 	s.mu.Unlock()
 }
 
-// order is every address once: in turn, those last that did not answer a moment ago.
+// order returns all addresses for one turn. Those that did not answer a moment ago are last.
 func (s *stream) order(turn int, now time.Time) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +135,8 @@ func (s *stream) report(out io.Writer) {
 	s.count.print(out, s.addresses, time.Now())
 }
 
-// asker asks over a new connection each time, as a new client does: one that is kept
-// stays with the copy that it once reached.
+// asker returns a function that sends a request over a new connection, like a new client. An open
+// connection would always lead to the same copy.
 func asker(timeout time.Duration) func(context.Context, string) error {
 	client := &http.Client{
 		Timeout: timeout,

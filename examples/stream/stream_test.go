@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestStream runs a stream by a clock of its own, over two addresses of which one does not
-// answer for a time, and then neither.
+// TestStream runs a stream with a simulated clock over two addresses. First one of them does not
+// answer for a time, and then neither does.
 func TestStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestStream(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); s.run(ctx, interval, nil) }()
-		// after is what was counted when a time has gone by.
+		// after returns the results after a time.
 		after := func(length time.Duration) count {
 			time.Sleep(length)
 			synctest.Wait()
@@ -43,7 +43,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("with both: %+v", c)
 		}
 		down.Store("a", true)
-		// In a second in which it is avoided for 200 ms after each try, a is asked five times.
+		// The stream avoids a for 200 ms after each try, so it tries a five times in a second.
 		if c := after(time.Second); c.total != 200 || c.by["b"] != 150 || c.elsewhere != 5 || c.failures != 0 {
 			t.Errorf("without a: %+v", c)
 		}
@@ -79,7 +79,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestAGapThatIsNotOverCounts: a stream that ends without answers has had a gap.
+// TestAGapThatIsNotOverCounts tests that the time without answers at the end of a stream is a gap.
 func TestAGapThatIsNotOverCounts(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(0, 0)

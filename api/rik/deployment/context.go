@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validatePod judges what no field says alone.
+// validatePod validates fields that depend on other fields.
 func validatePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
 	pod := &d.Spec.Template.Spec
 	errs := validateAccount(pod, at)
@@ -35,7 +35,8 @@ func validatePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
 	return append(errs, validateAffinity(pod.Affinity, at.Child("affinity"))...)
 }
 
-// validateAccount: a name alone would promise what only a token keeps.
+// validateAccount rejects a service account, because instances get no token of it. It accepts a
+// name if automountServiceAccountToken is false.
 func validateAccount(pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	mount := pod.AutomountServiceAccountToken
 	switch {
@@ -64,8 +65,8 @@ func validateContainer(c *corev1.Container, pod *corev1.PodSpec, at *field.Path)
 	return errs
 }
 
-// validateUser demands that what a security context says of users can be known
-// before the image is.
+// validateUser requires that the settings of a security context about users do not depend on the
+// image.
 func validateUser(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) field.ErrorList {
 	var own corev1.SecurityContext
 	if c.SecurityContext != nil {
@@ -169,7 +170,7 @@ func validateAffinity(a *corev1.Affinity, at *field.Path) field.ErrorList {
 	return errs
 }
 
-// mustBe is what Kubernetes calls the terms that bind.
+// mustBe is the field of Kubernetes with the required terms.
 const mustBe = "requiredDuringSchedulingIgnoredDuringExecution"
 
 func validateNodeTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorList {
@@ -182,7 +183,8 @@ func validateNodeTerm(t *corev1.NodeSelectorTerm, at *field.Path) field.ErrorLis
 	return errs
 }
 
-// validatePodTerms: without a selector Kubernetes' means nobody and rik's everybody.
+// validatePodTerms requires a selector. Without one, a term selects no pods in Kubernetes, and all
+// instances in rik.
 func validatePodTerms(terms []corev1.PodAffinityTerm, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i := range terms {

@@ -1,11 +1,9 @@
-// Package deployment says what a Deployment of apps/v1 means in a rik cluster: an
-// Automatic Workload of the same name. The API server asks it whether a Deployment
-// can be run as it is written, and the controller runs what it answers.
+// Package deployment translates a Deployment of apps/v1 into an Automatic Workload of the same
+// name. The API server validates Deployments with it, and the controller stores the Workload.
 //
-// Validate refuses what would not be honored; its rules, one for each field that a
-// Deployment can have, are in rules.go. Workload translates what Judge lets
-// through. Both are plain functions of their argument, which must have Kubernetes'
-// defaults, as every Deployment has that was read from an API server.
+// Validate rejects fields that a rik cluster does not honor. Its rules are in rules.go, one for
+// each field of a Deployment. Workload translates a valid Deployment. Both are pure. Their
+// argument must have Kubernetes' defaults, like each Deployment that was read from an API server.
 package deployment
 
 import (
@@ -22,21 +20,21 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// Kind of the objects that are translated.
+// Kind is the kind of the translated objects.
 const Kind = "Deployment"
 
-// disruption is what a Workload has that says nothing of it. A Deployment cannot.
+// disruption is the default of a Workload. A Deployment has no such field.
 const disruption = 1
 
-// passedOn are the annotations of a Deployment that its Workload has too.
+// passedOn lists the annotations that a Workload gets from its Deployment.
 var passedOn = []string{workloadv1alpha1.FenceAfterAnnotation}
 
-// own are all annotations of a Workload that its Deployment sets or takes off.
+// own lists all annotations of a Workload that its Deployment sets or removes.
 var own = append([]string{rikv1alpha1.AnnotationDeployment}, passedOn...)
 
-// Workload translates. Every field that has a default is filled in, so that what
-// is stored can be compared with it. The Workload has the labels of the template, as a
-// ReplicaSet of Kubernetes does, but for the marks of tools.
+// Workload translates a Deployment. It sets all fields that have a default, so that the result can
+// be compared with the stored Workload. The Workload has the labels of the template, like a
+// ReplicaSet of Kubernetes, but without the marks of tools.
 func Workload(d *appsv1.Deployment) *rikv1alpha1.Workload {
 	return &rikv1alpha1.Workload{
 		ObjectMeta: metav1.ObjectMeta{
@@ -58,14 +56,14 @@ func Workload(d *appsv1.Deployment) *rikv1alpha1.Workload {
 	}
 }
 
-// owner is the reference by which a Workload is its Deployment's.
+// owner returns the reference from a Workload to its Deployment.
 func owner(d *appsv1.Deployment) metav1.OwnerReference {
 	return *metav1.NewControllerRef(d, appsv1.SchemeGroupVersion.WithKind(Kind))
 }
 
-// IsOrphan reports whether a Workload was made by a Deployment of the name of d that has let go
-// of it, as kubectl delete --cascade=orphan does. Like a ReplicaSet in Kubernetes, it is adopted
-// only if the labels of its instances match the selector.
+// IsOrphan reports whether a Workload was made by an earlier Deployment with the name of d and has
+// no owner now, as after kubectl delete --cascade=orphan. Like a ReplicaSet in Kubernetes, it is
+// an orphan of d only if the labels of its instances match the selector of d.
 func IsOrphan(w *rikv1alpha1.Workload, d *appsv1.Deployment) bool {
 	if metav1.GetControllerOfNoCopy(w) != nil || w.DeletionTimestamp != nil || w.Annotations[rikv1alpha1.AnnotationDeployment] != d.Name {
 		return false
@@ -74,7 +72,7 @@ func IsOrphan(w *rikv1alpha1.Workload, d *appsv1.Deployment) bool {
 	return err == nil && !selector.Empty() && selector.Matches(labels.Set(w.Spec.Labels))
 }
 
-// Adopt gives an orphan its new owner. All else is for [Changed] to bring about.
+// Adopt returns an orphan with its new owner. [Changed] makes all other changes.
 func Adopt(w *rikv1alpha1.Workload, d *appsv1.Deployment) *rikv1alpha1.Workload {
 	out := w.DeepCopy()
 	out.OwnerReferences = append(slices.DeleteFunc(out.OwnerReferences, func(ref metav1.OwnerReference) bool {
@@ -83,8 +81,8 @@ func Adopt(w *rikv1alpha1.Workload, d *appsv1.Deployment) *rikv1alpha1.Workload 
 	return out
 }
 
-// Changed brings a stored Workload to what its Deployment asks for, and says
-// whether there was anything to do. What others added to its metadata stays.
+// Changed returns a stored Workload with the content that its Deployment wants, and whether it
+// differs from the stored one. Metadata that others added stays.
 func Changed(stored, wanted *rikv1alpha1.Workload, same func(a, b any) bool) (*rikv1alpha1.Workload, bool) {
 	next := stored.DeepCopy()
 	next.Spec = *wanted.Spec.DeepCopy()
@@ -144,7 +142,7 @@ func number(value *int32, otherwise int32) *int32 {
 
 func pointer[T any](value T) *T { return &value }
 
-// copied gives none for an empty map: the API knows no difference.
+// copied returns a copy of a map, or nil for an empty one. The API does not distinguish these.
 func copied(m map[string]string) map[string]string {
 	if len(m) == 0 {
 		return nil
@@ -152,7 +150,7 @@ func copied(m map[string]string) map[string]string {
 	return maps.Clone(m)
 }
 
-// words are copied, none for an empty list.
+// words returns a copy of a list, or nil for an empty one.
 func words(list []string) []string {
 	if len(list) == 0 {
 		return nil

@@ -2,8 +2,8 @@ package deployment
 
 import "regexp"
 
-// places say where in a Deployment stands what a Workload has at a place, in the
-// order in which they are tried; all that match apply.
+// places maps paths in a Workload to paths in its Deployment. They are tried in this order, and all
+// that match apply.
 var places = []struct {
 	workload   *regexp.Regexp
 	deployment string
@@ -38,7 +38,7 @@ var places = []struct {
 	{regexp.MustCompile(`(affinity)\.instanceForbidden`), "${1}.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution"},
 }
 
-// Path is where in a Deployment stands what its Workload has at the path.
+// Path returns the path in a Deployment of a field with the given path in its Workload.
 func Path(workload string) string {
 	out := workload
 	for _, p := range places {

@@ -58,8 +58,8 @@ func request(h *corev1.HTTPGetAction, named []corev1.ContainerPort) *rikv1alpha1
 	return out
 }
 
-// portNumber finds a port that may be named; not ok when the container has none of
-// that name.
+// portNumber returns the number of a port, which can be a name. It is not ok if the container has
+// no port with that name.
 func portNumber(port intstr.IntOrString, named []corev1.ContainerPort) (number int32, ok bool) {
 	if port.Type == intstr.Int {
 		return port.IntVal, true
@@ -69,7 +69,7 @@ func portNumber(port intstr.IntOrString, named []corev1.ContainerPort) (number i
 			return p.ContainerPort, true
 		}
 	}
-	// A text may hold a number, as Kubernetes reads it.
+	// A text can contain a number. Kubernetes accepts that too.
 	if n := port.IntValue(); n > 0 && n <= math.MaxUint16 {
 		return int32(n), true
 	}

@@ -10,22 +10,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// rule says what becomes of one field.
+// rule determines how one field is validated.
 type rule struct {
-	// honored fields are translated; what is in them has rules of its own.
+	// honored means that the field is translated. The fields in it have their own rules.
 	honored bool
-	// allows says which values of a field that is not honored change nothing.
+	// allows reports whether a value of a field that is not honored has no effect.
 	allows func(value any) bool
-	// advice is what a user reads who sets it otherwise.
+	// advice is the message for other values.
 	advice string
 }
 
 var yes = rule{honored: true}
 
-// no refuses every value but the zero one.
+// no rejects all values except the zero value.
 func no(advice string) rule { return rule{advice: advice} }
 
-// only allows the values that mean what happens anyway.
+// only allows the values that describe what rik does in any case.
 func only[T comparable](advice string, values ...T) rule {
 	return rule{advice: advice, allows: func(value any) bool {
 		for _, v := range values {
@@ -37,7 +37,7 @@ func only[T comparable](advice string, values ...T) rule {
 	}}
 }
 
-// anything is for what means nothing without Kubernetes' pods, there as here.
+// anything allows all values of a field that has no meaning without Kubernetes' pods.
 func anything() rule { return rule{allows: func(any) bool { return true }} }
 
 const (
@@ -53,13 +53,13 @@ const (
 	noProbeHost  = "probes ask the instance itself: leave it out"
 )
 
-// of names a type of which every field has a rule.
+// of returns a type.
 func of[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
-// wholes are the types that are passed on, or compared, as they are.
+// wholes lists the types that are copied or compared as a whole.
 var wholes = []reflect.Type{of[resource.Quantity](), of[intstr.IntOrString](), of[metav1.LabelSelector](), of[metav1.Time]()}
 
-// rules hold for the fields of every other type that a Deployment's spec is made of.
+// rules has the rules for the fields of all other types in a Deployment's spec.
 var rules = map[reflect.Type]map[string]rule{
 	of[appsv1.DeploymentSpec](): {
 		"Replicas": yes, "Selector": yes, "Template": yes, "Strategy": yes, "RevisionHistoryLimit": yes,
@@ -173,7 +173,7 @@ var podRules = map[string]rule{
 	"PriorityClassName": no("there are no classes: write the number into priority"),
 	"PreemptionPolicy":  only("what has a higher priority may displace others: leave it out", corev1.PreemptLowerPriority),
 	"ReadinessGates":    no("readiness is what the readinessProbe says: leave it out"),
-	// Variables about services are not set in any case; both values are at peace with that.
+	// rik never sets variables about services. Both values allow that.
 	"EnableServiceLinks": anything(),
 	"Overhead":           no("nothing is added to requests: add it to those of a container"),
 	"OS":                 yes, "SchedulingGates": no("instances are placed at once: set replicas to 0 instead"),
@@ -185,7 +185,7 @@ var containerRules = map[string]rule{
 	"Resources": yes, "VolumeMounts": yes, "LivenessProbe": yes, "ReadinessProbe": yes, "StartupProbe": yes,
 	"ImagePullPolicy": yes, "SecurityContext": yes, "TTY": yes,
 
-	"ResizePolicy":  anything(), // nothing is resized in place
+	"ResizePolicy":  anything(), // rik does not resize in place
 	"RestartPolicy": no("write what runs beside the others into containers, not into initContainers"), "RestartPolicyRules": no("a Deployment restarts what ends: leave it out"),
 	"VolumeDevices": no(noVolume), "Lifecycle": no(noHook),
 	"TerminationMessagePath":   only("no message of a container's end is read: write it to the log, and leave this out", corev1.TerminationMessagePathDefault),

@@ -8,8 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 )
 
-// TestEveryFieldHasARule walks the types of a Deployment as this version of
-// Kubernetes has them: none of their fields may be dropped without a word.
+// TestEveryFieldHasARule checks all types of a Deployment in this version of Kubernetes. Each of
+// their fields must have a rule, so that none is ignored.
 func TestEveryFieldHasARule(t *testing.T) {
 	t.Parallel()
 	w := walker{T: t, seen: map[reflect.Type]bool{}}

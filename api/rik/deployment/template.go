@@ -10,7 +10,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// template is what an instance is made of.
+// template returns the template of the instances of a Deployment.
 func template(d *appsv1.Deployment) rikv1alpha1.InstanceTemplate {
 	pod := &d.Spec.Template.Spec
 	out := rikv1alpha1.InstanceTemplate{
@@ -55,8 +55,8 @@ func template(d *appsv1.Deployment) rikv1alpha1.InstanceTemplate {
 	return out
 }
 
-// container translates what init containers and others have in common: an init
-// container's ports tell nobody anything.
+// container translates the fields that init containers and other containers have in common. Ports
+// are not among them, because ports of init containers have no effect.
 func container(c *corev1.Container, pod *corev1.PodSpec) rikv1alpha1.Container {
 	out := rikv1alpha1.Container{
 		Name:            c.Name,
@@ -85,9 +85,9 @@ func container(c *corev1.Container, pod *corev1.PodSpec) rikv1alpha1.Container {
 	return out
 }
 
-// ports of one container. Containers of an instance share its network, so what
-// two of them name is served once. A hostPort is a port of every node, behind
-// which are all replicas.
+// ports returns the ports of one container. Containers of an instance share its network, so a port
+// that two of them name is served once. A hostPort is a port of each node, and leads to all
+// replicas.
 func ports(list []corev1.ContainerPort, onHost bool, served map[string]bool) []rikv1alpha1.Port {
 	var out []rikv1alpha1.Port
 	add := func(p rikv1alpha1.Port) {
@@ -101,12 +101,12 @@ func ports(list []corev1.ContainerPort, onHost bool, served map[string]bool) []r
 			Name: p.Name, Port: p.ContainerPort, TargetPort: p.ContainerPort,
 			Protocol: protocol(p.Protocol), Type: rikv1alpha1.PortClusterIP,
 		}
-		// In the node's network the container itself listens on the node's port.
+		// With the node's network, the container itself listens on the node's port.
 		if p.HostPort != 0 && !onHost {
 			outside := port
 			outside.Port, outside.Type = p.HostPort, rikv1alpha1.PortNodePort
 			if p.HostPort != p.ContainerPort {
-				outside.Name = "" // a name stands for one port
+				outside.Name = "" // a name belongs to one port
 			}
 			add(outside)
 		}
@@ -122,7 +122,7 @@ func protocol(p corev1.Protocol) rikv1alpha1.Protocol {
 	return rikv1alpha1.Protocol(p)
 }
 
-// fieldPaths are the fields of an instance that say what those of a pod do.
+// fieldPaths maps fields of a pod to the fields of an instance with the same meaning.
 var fieldPaths = map[string]string{
 	"metadata.name":      "metadata.name",
 	"metadata.namespace": "metadata.namespace",
@@ -163,7 +163,7 @@ func variables(e *corev1.EnvFromSource) rikv1alpha1.EnvFromSource {
 
 func isTrue(value *bool) bool { return value != nil && *value }
 
-// user is the container's own or, for what it leaves out, the pod's.
+// user returns the user and group of a container. The pod has the defaults of both.
 func user(c *corev1.Container, pod *corev1.PodSpec) string {
 	var uid, gid *int64
 	if s := pod.SecurityContext; s != nil {
@@ -186,8 +186,8 @@ func user(c *corev1.Container, pod *corev1.PodSpec) string {
 	return strings.Join(parts, ":")
 }
 
-// nonRoot is the container's own or, if it says nothing, the pod's. Nodes decide by the user
-// that the container has in the end.
+// nonRoot returns runAsNonRoot of the container, or of the pod if the container does not set it.
+// The node decides by the final user of the container.
 func nonRoot(c *corev1.Container, pod *corev1.PodSpec) bool {
 	if s := c.SecurityContext; s != nil && s.RunAsNonRoot != nil {
 		return *s.RunAsNonRoot
@@ -214,7 +214,7 @@ func security(s *corev1.SecurityContext, nonRoot bool) *rikv1alpha1.Security {
 	return &out
 }
 
-// resourceNames are rik's names of what a container can ask for.
+// resourceNames maps resources of Kubernetes to those of rik.
 var resourceNames = map[corev1.ResourceName]rikv1alpha1.ResourceName{
 	corev1.ResourceCPU:              rikv1alpha1.ResourceCPU,
 	corev1.ResourceMemory:           rikv1alpha1.ResourceMemory,

@@ -8,17 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Validate lists what a Deployment asks for and would not get, by its path and with
-// what to do instead. A field that has the value which Kubernetes gives it by
-// default asks for nothing.
+// Validate returns an error for each field of a Deployment that rik does not honor, with its path
+// and advice. It accepts the default values of Kubernetes.
 func Validate(d *appsv1.Deployment) field.ErrorList {
 	spec := field.NewPath("spec")
 	errs := validate(reflect.ValueOf(&d.Spec), spec)
 	return append(errs, validatePod(d, spec.Child("template", "spec"))...)
 }
 
-// validate walks a value and applies the rules to every field that is set. What has no
-// rule, because a later version of Kubernetes brought it, is refused.
+// validate applies the rules to all fields of a value that are set. It rejects fields without a
+// rule, which a later version of Kubernetes can add.
 func validate(v reflect.Value, at *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	switch v.Kind() {
@@ -59,7 +58,7 @@ func validateFields(v reflect.Value, table map[string]rule, at *field.Path) fiel
 	return errs
 }
 
-// child is the path of a field; an embedded struct has none of its own.
+// child returns the path of a field. An embedded struct has no path of its own.
 func child(at *field.Path, f reflect.StructField) *field.Path {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	if name == "" {
@@ -76,7 +75,7 @@ func unset(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// present follows a pointer that is set.
+// present returns a value, or the target of a pointer that is set.
 func present(v reflect.Value) any {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()

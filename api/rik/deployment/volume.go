@@ -24,7 +24,7 @@ func volume(v *corev1.Volume) rikv1alpha1.Volume {
 	case v.HostPath != nil:
 		create := v.HostPath.Type != nil && *v.HostPath.Type == corev1.HostPathDirectoryOrCreate
 		out.HostPath = &rikv1alpha1.HostPathVolume{Path: path.Clean(v.HostPath.Path), Create: create}
-	default: // without a source a volume is an empty directory
+	default: // a volume without a source is an empty directory
 		out.EmptyDir = &rikv1alpha1.EmptyDirVolume{}
 		if e := v.EmptyDir; e != nil {
 			out.EmptyDir.InMemory = e.Medium == corev1.StorageMediumMemory

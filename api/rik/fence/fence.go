@@ -1,18 +1,18 @@
-// Package fence reads how an object asks to be stopped when the kcp that it came from is
-// not in touch with its cluster. The controller and the nodes act on it, each by itself.
+// Package fence reads the fence of an object. A fence stops instances when their cluster has lost
+// the kcp. The controller and the nodes act on it independently.
 package fence
 
 import "time"
 
-// Annotation on a Workload, and on the template of its instances, asks for a fence: from so
-// long after the kcp was last in touch, nothing of it runs.
+// Annotation sets a fence on a Workload or on the template of its instances. Its value is the time
+// after the last contact to the kcp at which the instances must stop.
 const Annotation = "workloads.kcp.dev/fence-after"
 
-// Shortest is the shortest fence. What asks for a shorter one, or for one that cannot be
-// read, has this.
+// Shortest is the shortest fence. It also replaces shorter values and values that are not a
+// duration.
 const Shortest = 10 * time.Second
 
-// After is the fence that annotations ask for. It is false if they ask for none.
+// After returns the fence that annotations set, or false if they set none.
 func After(annotations map[string]string) (time.Duration, bool) {
 	value := annotations[Annotation]
 	if value == "" {

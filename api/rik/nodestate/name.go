@@ -6,10 +6,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// MaxNodeName is the longest name of a node: it becomes the value of a label.
+// MaxNodeName is the maximum length of a node's name, because the name is also the value of a
+// label.
 const MaxNodeName = validation.LabelValueMaxLength
 
-// NodeNameProblems says what is wrong with the name of a node; nothing if it is valid.
+// NodeNameProblems returns the problems of a node's name. It returns none for a valid name.
 func NodeNameProblems(name string) []string {
 	problems := validation.IsDNS1123Subdomain(name)
 	if len(name) > MaxNodeName {

@@ -1,33 +1,34 @@
-// Package nodestate says what a node may be called and what can be wrong with it, for all
-// who tell or judge that.
+// Package nodestate defines valid names of nodes and the kinds of troubles that a node reports.
+// Components that report or validate them share it.
 package nodestate
 
-// TroubleKind says what keeps a node from serving instances as it should.
+// TroubleKind is the kind of a problem that affects a node's instances.
 type TroubleKind string
 
 const (
-	// TroubleNetwork means that the network of instances is not set up. Instances that run keep
-	// what they have.
+	// TroubleNetwork means that the network of instances is not set up. Running instances keep
+	// their network.
 	TroubleNetwork TroubleKind = "network"
 	// TroubleNames means that the node does not answer names.
 	TroubleNames TroubleKind = "names"
 	// TroubleNamesBlocked means that the node answers names, but not to instances, because their
 	// questions do not arrive.
 	TroubleNamesBlocked TroubleKind = "names-blocked"
-	// TroubleOverlay means that packets do not pass between the node and others. Instances that
-	// run keep what they have. It keeps new ones away only while another node has no trouble.
+	// TroubleOverlay means that packets do not pass between the node and others. Running instances
+	// keep their network. The node gets no new instances while another node has no such trouble.
 	TroubleOverlay TroubleKind = "overlay"
-	// TroublePorts means that processes of the machine listen on ports of workloads. It keeps no
-	// instances away.
+	// TroublePorts means that processes of the machine listen on ports of workloads. It does not
+	// affect placement.
 	TroublePorts TroubleKind = "ports"
 )
 
-// TroubleKinds are all there are, in a fixed order.
+// TroubleKinds returns all kinds, in a fixed order.
 func TroubleKinds() []TroubleKind {
 	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleNamesBlocked, TroubleOverlay, TroublePorts}
 }
 
-// Conditions of a node that are True while it has such a trouble, and missing otherwise.
+// The conditions of a node for its troubles. A condition is True while the node has the trouble,
+// and missing otherwise.
 const (
 	NodeNetworkUnavailable = "NetworkUnavailable"
 	NodeNamesUnavailable   = "NamesUnavailable"

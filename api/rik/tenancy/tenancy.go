@@ -1,7 +1,6 @@
-// Package tenancy says which resources a tenant's users may be given, and what of
-// them: no more than Kubernetes' role edit gives in a namespace, and never a way to
-// more. What is not here cannot be given by a Tenant; a RoleBinding of an
-// administrator still can.
+// Package tenancy lists the resources to which a Tenant can give its users rights. They are at
+// most those of Kubernetes' role edit in a namespace, and give no way to more rights. An
+// administrator can give rights on other resources with a RoleBinding.
 package tenancy
 
 import (
@@ -11,23 +10,23 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// All is the name that stands for every resource, and for every verb.
+// All is the name for all resources, and for all verbs.
 const All = "*"
 
-// Resource is one that a tenant's user may be given.
+// Resource is a resource on which a user of a tenant can have rights.
 type Resource struct {
-	// Group of its API, empty for the core.
+	// Group is the API group, empty for the core group.
 	Group string
-	// Name in the plural, with the subresource.
+	// Name is the name in the plural, with the subresource.
 	Name string
-	// ReadOnly is one that only the system writes: what it says is believed, about
-	// others too.
+	// ReadOnly means that only the system writes the resource, because other components and
+	// users trust its content.
 	ReadOnly bool
 }
 
 const rik = rikv1alpha1.GroupName
 
-// resources are sorted by group, then by what may be done with them.
+// resources lists all resources, by group and then by the rights on them.
 var resources = []Resource{
 	{Group: rik, Name: "workloads"}, {Group: rik, Name: "workloads/scale"},
 	{Group: rik, Name: "instances"},
@@ -42,9 +41,8 @@ var resources = []Resource{
 	{Group: "events.k8s.io", Name: "events", ReadOnly: true},
 }
 
-// Granted are the resources that a right to a name brings: a resource with its
-// subresources, one subresource, or all of them by "*". It is empty for a name that
-// cannot be given.
+// Granted returns the resources to which a name gives rights: a resource with its subresources, one
+// subresource, or all for "*". It returns none for a name that a Tenant cannot use.
 func Granted(name string) []Resource {
 	var out []Resource
 	for _, r := range resources {
@@ -55,7 +53,7 @@ func Granted(name string) []Resource {
 	return out
 }
 
-// Names are those that Granted knows, in the order of the alphabet.
+// Names returns the names that Granted accepts, sorted.
 func Names() []string {
 	out := []string{All}
 	for _, r := range resources {

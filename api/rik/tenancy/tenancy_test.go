@@ -35,7 +35,8 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// TestWhatIsBelievedIsReadOnly: what the controller, other users and nodes go by.
+// TestWhatIsBelievedIsReadOnly tests the resources whose content the controller, nodes and other
+// users trust.
 func TestWhatIsBelievedIsReadOnly(t *testing.T) {
 	t.Parallel()
 	for _, r := range tenancy.Granted(tenancy.All) {
