@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Runs make demo and make demo-down of the last commit as root in a new Debian, which has only git
-# and make. It removes that Debian afterward. It fails in three cases: one of the two commands
-# fails, the commands print nothing for 30 seconds, or the Go that hack/deps.sh fetches did not
-# build the demo.
+# and make. It removes that Debian afterward. It fails if one of the two commands fails or prints
+# nothing for 30 seconds. It also fails if the Go that hack/deps.sh fetches did not build the demo.
 #
 # usage: bare.sh [--caches]; with --caches the Debian uses the build and module caches of this
 # machine's Go, which saves minutes. The script needs debootstrap and the network. The demo uses

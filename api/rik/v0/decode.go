@@ -11,9 +11,9 @@ import (
 	"rik.dev/rik/api/strictdecode"
 )
 
-// Matches reports whether a JSON or YAML document is a published workload definition and not an
-// object of rik.dev. A definition has the version v0 or v1 and the kind Pod or Function. Its name
-// is at the top and not under metadata.
+// Matches reports whether a JSON or YAML document is a published workload definition. It is false
+// for an object of rik.dev. A definition has the version v0 or v1, and the kind Pod or Function.
+// Its name is at the top, not under metadata.
 func Matches(document []byte) bool {
 	var head struct {
 		APIVersion string          `json:"apiVersion"`
@@ -31,7 +31,8 @@ func Matches(document []byte) bool {
 }
 
 // Decode decodes one definition in JSON or YAML. It returns an error for each value of a wrong
-// type, with its path. If there is none, it returns an error for each unknown or repeated key.
+// type, with its path. If all types are right, it returns an error for each unknown or repeated
+// key.
 func Decode(document []byte) (*Definition, error) {
 	data, err := toJSON(document)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package openapi has the OpenAPI schemas of all types that the server serves: those of
-// Kubernetes and those of rik.dev.
+// Package openapi has the OpenAPI schemas of all types that the server serves. These are types of
+// Kubernetes and of rik.dev.
 package openapi
 
 import (

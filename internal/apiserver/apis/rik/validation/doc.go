@@ -1,6 +1,6 @@
 // Package validation validates the objects of rik.dev after defaulting. All other parts of rik
-// rely on it: names are safe as parts of paths, numbers are in their ranges, references resolve
-// within the object, and this version ignores no field.
+// rely on its results. Names are safe as parts of paths, and numbers are in their ranges.
+// References resolve within the object. This version ignores no field.
 //
 // All functions are pure. They do not panic for any input.
 package validation
@@ -23,7 +23,7 @@ const (
 	MaxTenantUsers     = 256
 	MaxTenantRules     = 64
 	MaxWordBytes       = 128<<10 - 1 // of an argument, or a variable with its name: MAX_ARG_STRLEN without the NUL
-	MaxTextBytes       = 256 << 10   // of all arguments, or all variables, of a container
+	MaxTextBytes       = 256 << 10   // of all arguments or all variables of a container
 	MaxTenantValue     = 64 << 10
 	MaxPathBytes       = 4096 // PATH_MAX
 	MaxReplicas        = 1_000_000
