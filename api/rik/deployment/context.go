@@ -29,7 +29,7 @@ func validatePod(d *appsv1.Deployment, at *field.Path) field.ErrorList {
 		s := &pod.TopologySpreadConstraints[i]
 		if !equality.Semantic.DeepEqual(s.LabelSelector, d.Spec.Selector) {
 			errs = append(errs, field.Forbidden(at.Child("topologySpreadConstraints").Index(i).Child("labelSelector"),
-				"the Deployment's own replicas are spread, no others: write what spec.selector says"))
+				"rik spreads only the Deployment's own replicas: use the labels of spec.selector"))
 		}
 	}
 	return append(errs, validateAffinity(pod.Affinity, at.Child("affinity"))...)
@@ -78,10 +78,10 @@ func validateUser(c *corev1.Container, pod *corev1.PodSpec, at *field.Path) fiel
 	}
 	var errs field.ErrorList
 	if own.RunAsGroup != nil && own.RunAsUser == nil {
-		errs = append(errs, field.Forbidden(at.Child("runAsGroup"), "a group goes with a user: set runAsUser too"))
+		errs = append(errs, field.Forbidden(at.Child("runAsGroup"), "a group requires a user: set runAsUser too"))
 	}
 	if isTrue(own.AllowPrivilegeEscalation) && !isTrue(own.Privileged) {
-		errs = append(errs, field.Forbidden(at.Child("allowPrivilegeEscalation"), "processes never gain privileges: leave it out or say false"))
+		errs = append(errs, field.Forbidden(at.Child("allowPrivilegeEscalation"), "processes never gain privileges: leave it out or set false"))
 	}
 	return errs
 }
@@ -111,7 +111,7 @@ func validateResources(list corev1.ResourceList, at *field.Path, requests bool) 
 	for _, name := range sets.List(sets.KeySet(list)) {
 		_, known := resourceNames[name]
 		if !known || name == corev1.ResourceEphemeralStorage && !requests {
-			errs = append(errs, field.Forbidden(at.Key(string(name)), "containers are given cpu, memory and, as a request, ephemeral-storage"))
+			errs = append(errs, field.Forbidden(at.Key(string(name)), "containers can have cpu and memory, and ephemeral-storage as a request"))
 		}
 	}
 	return errs
@@ -189,7 +189,7 @@ func validatePodTerms(terms []corev1.PodAffinityTerm, at *field.Path) field.Erro
 	var errs field.ErrorList
 	for i := range terms {
 		if terms[i].LabelSelector == nil {
-			errs = append(errs, field.Required(at.Index(i).Child("labelSelector"), "without one nothing is meant; {} means every instance"))
+			errs = append(errs, field.Required(at.Index(i).Child("labelSelector"), "a term without a selector selects nothing; {} selects all instances"))
 		}
 	}
 	return errs

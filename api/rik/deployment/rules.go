@@ -41,16 +41,16 @@ func only[T comparable](advice string, values ...T) rule {
 func anything() rule { return rule{allows: func(any) bool { return true }} }
 
 const (
-	noAccount    = "instances get no token of a service account: with automountServiceAccountToken: false in spec.template.spec any may be named"
-	noHostPart   = "instances share their network, names and processes with nobody: leave it out"
+	noAccount    = "instances get no token of a service account: set automountServiceAccountToken: false in spec.template.spec to allow any name"
+	noHostPart   = "each instance has its own network, names and processes: leave it out"
 	noLinux      = "containers run on Linux without SELinux and AppArmor: leave it out"
 	noVolume     = "volumes are emptyDir, configMap, secret and hostPath"
-	noHook       = "containers have no hooks: handle SIGTERM in the program instead, which is asked to stop when no new connections come any more"
-	noClaims     = "devices are not handed out: leave it out"
-	noPreference = "a preference about other pods is not weighed: use topologySpreadConstraints with whenUnsatisfiable: ScheduleAnyway to spread replicas"
-	noNamespaces = "instances of other namespaces are not looked at: leave it out"
-	noPodDNS     = "instances ask their node's name server: leave it out"
-	noProbeHost  = "probes ask the instance itself: leave it out"
+	noHook       = "containers have no hooks: handle SIGTERM in the program; an instance gets it when it receives no new connections any more"
+	noClaims     = "rik does not allocate devices: leave it out"
+	noPreference = "rik does not support preferences about other pods: use topologySpreadConstraints with whenUnsatisfiable: ScheduleAnyway to spread replicas"
+	noNamespaces = "a term selects only instances of its own namespace: leave it out"
+	noPodDNS     = "instances use their node's name server: leave it out"
+	noProbeHost  = "probes connect to the instance itself: leave it out"
 )
 
 // of returns a type.
@@ -74,7 +74,7 @@ var rules = map[reflect.Type]map[string]rule{
 		"Name": anything(), "GenerateName": anything(), "Namespace": anything(), "SelfLink": anything(), "UID": anything(),
 		"ResourceVersion": anything(), "Generation": anything(), "CreationTimestamp": anything(), "DeletionTimestamp": anything(),
 		"DeletionGracePeriodSeconds": anything(), "OwnerReferences": anything(), "ManagedFields": anything(),
-		"Finalizers": no("instances have no finalizers but rik's own: leave it out"),
+		"Finalizers": no("instances have only rik's own finalizers: leave it out"),
 	},
 	of[corev1.PodSpec]():              podRules,
 	of[corev1.Container]():            containerRules,
@@ -89,10 +89,10 @@ var rules = map[reflect.Type]map[string]rule{
 	of[corev1.SecretEnvSource]():      {"LocalObjectReference": yes, "Optional": yes},
 	of[corev1.LocalObjectReference](): {"Name": yes},
 	of[corev1.PodOS]():                {"Name": yes},
-	of[corev1.VolumeMount]():          {"Name": yes, "ReadOnly": yes, "MountPath": yes, "SubPath": yes, "RecursiveReadOnly": only("mounts below are not made read-only: leave it out", corev1.RecursiveReadOnlyDisabled), "MountPropagation": only("mounts are not passed on: leave it out", corev1.MountPropagationNone), "SubPathExpr": no("use subPath")},
+	of[corev1.VolumeMount]():          {"Name": yes, "ReadOnly": yes, "MountPath": yes, "SubPath": yes, "RecursiveReadOnly": only("rik does not make nested mounts read-only: leave it out", corev1.RecursiveReadOnlyDisabled), "MountPropagation": only("rik does not propagate mounts: leave it out", corev1.MountPropagationNone), "SubPathExpr": no("use subPath")},
 	of[corev1.Volume]():               {"Name": yes, "VolumeSource": yes},
 	of[corev1.VolumeSource]():         volumeRules,
-	of[corev1.Probe]():                {"ProbeHandler": yes, "InitialDelaySeconds": yes, "TimeoutSeconds": yes, "PeriodSeconds": yes, "SuccessThreshold": yes, "FailureThreshold": yes, "TerminationGracePeriodSeconds": no("spec.template.spec.terminationGracePeriodSeconds holds for every stop: leave it out")},
+	of[corev1.Probe]():                {"ProbeHandler": yes, "InitialDelaySeconds": yes, "TimeoutSeconds": yes, "PeriodSeconds": yes, "SuccessThreshold": yes, "FailureThreshold": yes, "TerminationGracePeriodSeconds": no("spec.template.spec.terminationGracePeriodSeconds applies to each stop: leave it out")},
 	of[corev1.ProbeHandler]():         {"Exec": yes, "HTTPGet": yes, "TCPSocket": yes, "GRPC": no("use httpGet, tcpSocket or exec")},
 	of[corev1.HTTPGetAction]():        {"Path": yes, "Port": yes, "Scheme": yes, "HTTPHeaders": yes, "Host": no(noProbeHost + ", and set a header Host if the program needs it")},
 	of[corev1.TCPSocketAction]():      {"Port": yes, "Host": no(noProbeHost)},
@@ -119,7 +119,7 @@ var rules = map[reflect.Type]map[string]rule{
 		"LocalhostProfile": no("containers run under the runtime's default profile: leave it out"),
 	},
 
-	of[corev1.EmptyDirVolumeSource]():  {"Medium": only("a directory in memory has the medium Memory, one on the disk none", corev1.StorageMediumMemory), "SizeLimit": yes},
+	of[corev1.EmptyDirVolumeSource]():  {"Medium": only("use the medium Memory for a directory in memory, and no medium for one on the disk", corev1.StorageMediumMemory), "SizeLimit": yes},
 	of[corev1.ConfigMapVolumeSource](): {"LocalObjectReference": yes, "Items": yes, "DefaultMode": yes, "Optional": yes},
 	of[corev1.SecretVolumeSource]():    {"SecretName": yes, "Items": yes, "DefaultMode": yes, "Optional": yes},
 	of[corev1.KeyToPath]():             {"Key": yes, "Path": yes, "Mode": no("all files of a volume have its defaultMode: leave it out")},
@@ -141,11 +141,11 @@ var rules = map[reflect.Type]map[string]rule{
 	},
 	of[corev1.Toleration](): {
 		"Key": yes, "Operator": yes, "Value": yes, "Effect": yes,
-		"TolerationSeconds": no("an instance that tolerates a taint stays: leave it out; how soon it leaves a silent node is the cluster's --replace-after"),
+		"TolerationSeconds": no("an instance that tolerates a taint stays: leave it out; the cluster's --replace-after sets how soon instances of a silent node are replaced"),
 	},
 	of[corev1.TopologySpreadConstraint](): {
 		"MaxSkew": yes, "TopologyKey": yes, "WhenUnsatisfiable": yes, "LabelSelector": yes,
-		"MinDomains":         only("places without replicas count as they are: leave it out", int32(1)),
+		"MinDomains":         only("rik has no minimum number of domains: leave it out", int32(1)),
 		"NodeAffinityPolicy": only("nodes that are excluded do not count: use Honor or leave it out", corev1.NodeInclusionPolicyHonor),
 		"NodeTaintsPolicy":   only("tainted nodes count: use Ignore or leave it out", corev1.NodeInclusionPolicyIgnore),
 		"MatchLabelKeys":     no("the replicas of all revisions are spread together: leave it out"),
@@ -159,7 +159,7 @@ var podRules = map[string]rule{
 	"ServiceAccountName": yes, "DeprecatedServiceAccount": yes, "AutomountServiceAccountToken": yes,
 
 	"EphemeralContainers":   no("use rikctl exec"),
-	"RestartPolicy":         only("a Deployment restarts what ends: use Always", corev1.RestartPolicyAlways),
+	"RestartPolicy":         only("a Deployment restarts containers that end: use Always", corev1.RestartPolicyAlways),
 	"ActiveDeadlineSeconds": no("a Deployment runs until it is deleted: leave it out"),
 	"DNSPolicy":             only(noPodDNS+", or use ClusterFirst", corev1.DNSClusterFirst),
 	"DNSConfig":             no(noPodDNS),
@@ -170,12 +170,12 @@ var podRules = map[string]rule{
 	"HostnameOverride": no("use hostname"), "SetHostnameAsFQDN": only("a host name has no domain: leave it out", false),
 	"SchedulerName":     only("there is one scheduler: leave it out", corev1.DefaultSchedulerName),
 	"HostAliases":       no("names come from the name server: leave it out"),
-	"PriorityClassName": no("there are no classes: write the number into priority"),
-	"PreemptionPolicy":  only("what has a higher priority may displace others: leave it out", corev1.PreemptLowerPriority),
-	"ReadinessGates":    no("readiness is what the readinessProbe says: leave it out"),
+	"PriorityClassName": no("rik has no priority classes: write the number into priority"),
+	"PreemptionPolicy":  only("instances of higher priority can always preempt others: leave it out", corev1.PreemptLowerPriority),
+	"ReadinessGates":    no("only the readinessProbe determines readiness: leave it out"),
 	// rik never sets variables about services. Both values allow that.
 	"EnableServiceLinks": anything(),
-	"Overhead":           no("nothing is added to requests: add it to those of a container"),
+	"Overhead":           no("rik adds no overhead to requests: add it to the requests of a container"),
 	"OS":                 yes, "SchedulingGates": no("instances are placed at once: set replicas to 0 instead"),
 	"ResourceClaims": no(noClaims), "Resources": no("write resources into the containers"), "SchedulingGroup": no("instances are placed one by one: leave it out"),
 }
@@ -186,10 +186,10 @@ var containerRules = map[string]rule{
 	"ImagePullPolicy": yes, "SecurityContext": yes, "TTY": yes,
 
 	"ResizePolicy":  anything(), // rik does not resize in place
-	"RestartPolicy": no("write what runs beside the others into containers, not into initContainers"), "RestartPolicyRules": no("a Deployment restarts what ends: leave it out"),
+	"RestartPolicy": no("rik has no sidecars in initContainers: move the container to containers"), "RestartPolicyRules": no("a Deployment restarts containers that end: leave it out"),
 	"VolumeDevices": no(noVolume), "Lifecycle": no(noHook),
-	"TerminationMessagePath":   only("no message of a container's end is read: write it to the log, and leave this out", corev1.TerminationMessagePathDefault),
-	"TerminationMessagePolicy": only("no message of a container's end is read: write it to the log, and leave this out", corev1.TerminationMessageReadFile),
+	"TerminationMessagePath":   only("rik reads no termination message: write it to the log, and leave this out", corev1.TerminationMessagePathDefault),
+	"TerminationMessagePolicy": only("rik reads no termination message: write it to the log, and leave this out", corev1.TerminationMessageReadFile),
 	"Stdin":                    no("a container's standard input is empty: leave it out"), "StdinOnce": no("a container's standard input is empty: leave it out"),
 }
 
