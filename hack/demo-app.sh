@@ -39,14 +39,14 @@ up() {
 
   cat <<END
 
-The app runs on. Look around:
+The app continues to run. Try these commands:
   export RIKCONFIG=$dir/data/config.yaml
   curl http://127.0.0.1:30082
   bin/rikctl logs -f $instance
   bin/rik get apps -o wide
   bin/rikctl describe instance $instance
   bin/rik delete hello
-Stop it and remove all it made:
+Stop it and remove all its traces:
   make demo-app-down
 END
 }

@@ -21,7 +21,7 @@ up() {
   say "deploying it as a function: the image becomes the disk of a microVM"
   sed "s|IMAGE|oci:$dir/image:v1|" examples/function/workload.yaml >"$dir/workload.yaml"
   show "$bin/rikctl" apply -f "$dir/workload.yaml"
-  say "waiting for the microVM: without KVM it boots in software, some seconds"
+  say "waiting for the microVM; without KVM it boots in software, which takes some seconds"
   instance=$(instance_of hello)
 
   show "$bin/rikctl" get functions -o wide
@@ -32,7 +32,7 @@ up() {
 
   cat <<END
 
-The function runs on. Look around:
+The function continues to run. Try these commands:
   export RIKCONFIG=$dir/data/config.yaml
   curl http://127.0.0.1:30081
   bin/rikctl logs -f $instance
@@ -40,7 +40,7 @@ The function runs on. Look around:
   bin/rikctl suspend $instance
   bin/rikctl resume $instance
   bin/rikctl top instances
-Stop it and remove all it made:
+Stop it and remove all its traces:
   make demo-function-down
 END
 }

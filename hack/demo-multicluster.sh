@@ -84,12 +84,12 @@ up() {
 
   cat <<END
 
-All three run on. Look around:
+All three continue to run. Try these commands:
   export KUBECONFIG=$(kubeconfig kcp) RIKCONFIG=$dir/kcp/config.yaml
   bin/kubectl get clusters,apiresourceimports,negotiatedapiresources
   bin/rikctl describe cluster east
   bin/kubectl --kubeconfig $(kubeconfig west) get deployments,pods -A
-Stop them and remove all they made:
+Stop them and remove all their traces:
   make demo-multicluster-down
 END
 }
@@ -129,7 +129,7 @@ synced() {
 }
 
 a_configmap() {
-  say "a ConfigMap goes to the cluster that its label names, west"
+  say "a ConfigMap goes to west, the cluster in its label"
   see kcp kubectl create configmap hello --from-literal greeting=hello
   see kcp kubectl label configmap hello workloads.kcp.dev/cluster=west
   await "the ConfigMap in west" has west configmaps hello

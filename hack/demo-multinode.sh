@@ -82,12 +82,12 @@ up() {
 
   cat <<END
 
-The cluster runs on. Look around:
+The cluster continues to run. Try these commands:
   export RIKCONFIG=$dir/data/config.yaml
   bin/rikctl get instances -o wide
-  ip link set rikdemo2 down        # pulls the cable of node-2; up puts it back
+  ip link set rikdemo2 down        # disconnects node-2; up connects it again
   bin/rikctl get nodes -w
-Stop it and remove all it made:
+Stop it and remove all its traces:
   make demo-multinode-down
 END
 }

@@ -190,13 +190,13 @@ up() {
 
   cat <<END
 
-Both clusters run on. Look around:
+Both clusters continue to run. Try these commands:
   export KUBECONFIG=$dir/kcp/admin.kubeconfig RIKCONFIG=$dir/kcp/config.yaml
   bin/kubectl scale deployment web --replicas 12
   bin/rikctl why deployment/web
   bin/rikctl whatif --lose-cluster east
-  ip link set riksplit-east down        # pulls the cable of east; up puts it back
-Stop them and remove all they made:
+  ip link set riksplit-east down        # disconnects east; up connects it again
+Stop them and remove all their traces:
   make demo-split-down
 END
 }

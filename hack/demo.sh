@@ -37,13 +37,13 @@ up() {
 
   cat <<END
 
-The cluster runs on. Look around:
+The cluster continues to run. Try these commands:
   export RIKCONFIG=$dir/data/config.yaml
   bin/rikctl get instances
   bin/rikctl describe workload hello
   bin/rikctl exec -it INSTANCE -- /hello -h
   bin/rikctl why INSTANCE
-Stop it and remove all it made:
+Stop it and remove all its traces:
   make demo-down
 END
 }
