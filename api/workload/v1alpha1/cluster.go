@@ -157,6 +157,41 @@ type ClusterStatus struct {
 	// +listMapKey=reason
 	// +kubebuilder:validation:MaxItems=1024
 	ResourceProblems []ResourceProblem `json:"resourceProblems,omitempty"`
+	// PausedDeletes are the deletions that wait for a go-ahead. It is not set if there are none.
+	// The next syncer of this cluster continues the same pauses.
+	//
+	// +optional
+	PausedDeletes *PausedDeletes `json:"pausedDeletes,omitempty"`
+}
+
+// PausedDeletes are deletions that wait for a go-ahead, because there were too many at once.
+type PausedDeletes struct {
+	// AllNamespaces is true if the deletions of every namespace wait, because all namespaces
+	// together exceeded their limit. It is also true if more namespaces are paused than the list
+	// can contain.
+	//
+	// +optional
+	AllNamespaces bool `json:"allNamespaces,omitempty"`
+	// Namespaces are the namespaces whose deletions wait.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +kubebuilder:validation:MaxItems=256
+	Namespaces []PausedNamespace `json:"namespaces,omitempty"`
+}
+
+// MaxPausedNamespaces is how many namespaces a PausedDeletes can contain.
+const MaxPausedNamespaces = 256
+
+// PausedNamespace contains the deletions of one namespace that wait for a go-ahead.
+type PausedNamespace struct {
+	// Namespace is the namespace in the kcp. It is empty for objects without a namespace.
+	//
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Deletes is how many deletions wait.
+	Deletes int64 `json:"deletes"`
 }
 
 // ResourceProblem is a problem of one type in one cluster.

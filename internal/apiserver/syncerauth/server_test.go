@@ -372,6 +372,7 @@ func TestSyncerDoesItsWork(t *testing.T) {
 	}
 	must(syncer, "PATCH", own+"/status?fieldManager=rik-syncer&force=true", applyPatch,
 		`{"apiVersion":"workload.kcp.dev/v1alpha1","kind":"Cluster","metadata":{"name":"east"},"status":{"lastHeartbeatTime":"2026-01-01T00:00:00Z",
+		"pausedDeletes":{"namespaces":[{"namespace":"","deletes":1},{"namespace":"team","deletes":20}]},
 		"resourceProblems":[{"resource":"secrets","reason":"NotReadable","message":"m","since":"2026-01-01T00:00:00Z"}]}}`, 200)
 	must(syncer, "GET", "/api/v1/namespaces/kube-system", "", "", 200)
 	must(syncer, "GET", "/apis", "", "", 200)

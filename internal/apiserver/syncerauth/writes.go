@@ -22,7 +22,7 @@ var (
 	errSyncerVerb = errors.New("syncers may create only events")
 	errSyncerElse = errors.New("syncers may write the status, and otherwise only annotations and a finalizer with the name of their own cluster")
 	errNotTarget  = errors.New("the object is not sent to this syncer's cluster: the syncer may only remove annotations and finalizers with the name of its cluster")
-	errReport     = errors.New("in the status of its Cluster a syncer may write only the heartbeat, the conditions " + strings.Join(reported, ", ") +
+	errReport     = errors.New("in the status of its Cluster a syncer may write only the heartbeat, pausedDeletes, the conditions " + strings.Join(reported, ", ") +
 		", and resourceProblems with the reasons " + strings.Join(workloadv1alpha1.SyncerResourceReasons, ", "))
 	errShared = errors.New("the object is sent to several clusters: its status in each cluster belongs in an annotation")
 )
@@ -78,7 +78,7 @@ func controllersPart(object runtime.Object) (map[string]any, error) {
 	part := map[string]any{}
 	for field, value := range status {
 		switch field {
-		case "lastHeartbeatTime":
+		case "lastHeartbeatTime", "pausedDeletes":
 		case "resourceProblems":
 			problems, _ := value.([]any)
 			for _, p := range problems {

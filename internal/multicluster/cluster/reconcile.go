@@ -307,7 +307,7 @@ func fallsSilent(before, after workloadv1alpha1.ClusterStatus) bool {
 // ownPart returns a status without the syncer's part.
 func ownPart(status workloadv1alpha1.ClusterStatus) workloadv1alpha1.ClusterStatus {
 	part := *status.DeepCopy()
-	part.LastHeartbeatTime, part.Conditions = nil, nil
+	part.LastHeartbeatTime, part.PausedDeletes, part.Conditions = nil, nil, nil
 	part.ResourceProblems = slices.DeleteFunc(part.ResourceProblems, func(p workloadv1alpha1.ResourceProblem) bool {
 		return slices.Contains(workloadv1alpha1.SyncerResourceReasons, p.Reason)
 	})

@@ -35,6 +35,7 @@ func writeCluster(w describe.PrefixWriter, o *workloadv1alpha1.Cluster) {
 	printer.Optional(w, 0, "Last heartbeat", moment(o.Status.LastHeartbeatTime))
 	writeSupply(w, o.Status.Capacity, o.Status.Allocatable)
 	writeResourceProblems(w, o.Status.ResourceProblems)
+	writePausedDeletes(w, o.Status.PausedDeletes)
 	writeConditions(w, o.Status.Conditions)
 }
 
@@ -94,6 +95,24 @@ func writeResourceProblems(w describe.PrefixWriter, problems []workloadv1alpha1.
 	w.Write(1, "Type\tReason\tSince\tMessage\n")
 	for _, p := range problems {
 		w.Write(1, "%s\t%s\t%s\t%s\n", p.Resource, p.Reason, moment(&p.Since), oneLine(p.Message))
+	}
+}
+
+// writePausedDeletes writes a table of the namespaces whose deletions wait for a go-ahead.
+func writePausedDeletes(w describe.PrefixWriter, paused *workloadv1alpha1.PausedDeletes) {
+	if paused == nil {
+		return
+	}
+	w.Flush()
+	defer w.Flush()
+	if paused.AllNamespaces {
+		w.Write(0, "Paused deletions (every namespace is paused):\n")
+	} else {
+		w.Write(0, "Paused deletions:\n")
+	}
+	w.Write(1, "Namespace\tDeletions\n")
+	for _, n := range paused.Namespaces {
+		w.Write(1, "%s\t%d\n", orDefault(n.Namespace, "(objects without a namespace)"), n.Deletes)
 	}
 }
 

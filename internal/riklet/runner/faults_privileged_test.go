@@ -245,7 +245,7 @@ func TestPrivilegedWhatIsNoProgram(t *testing.T) {
 		tty    bool
 		want   string
 	}{
-		"foreign": {want: "exec /x/foreign: exec format error (neither"}, "text": {want: "exec /x/text: exec format error (neither", tty: true},
+		"foreign": {want: "exec /x/foreign: exec format error (it is neither"}, "text": {want: "exec /x/text: exec format error (it is neither", tty: true},
 		"orphan": {want: "exec /x/orphan: no such file or directory (the file exists"},
 		"honest": {script: "echo exec format error >&2; exit 255"},
 	} {
