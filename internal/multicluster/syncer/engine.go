@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -82,13 +80,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		troubled: map[schema.GroupResource]bool{},
 		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()), slots: newSlots(s.config.Workers),
 	}
-	if c := meta.FindStatusCondition(cluster.Status.Conditions, workloadv1alpha1.ConditionDeletesPaused); c != nil && c.Status == metav1.ConditionTrue {
-		spent := ""
-		if c.Reason == workloadv1alpha1.ReasonOldGoAhead {
-			spent = cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation]
-		}
-		e.breaker.resume(spent)
-	}
+	resumePauses(e.breaker, cluster)
 	e.upstream.suspect, e.downstream.suspect = e.probeSoon, e.probeSoon
 	e.queue = reconcile.New(reconcile.Options{
 		Name: "syncer/" + identity.Cluster, Workers: s.config.Workers, MaxBackoff: maxBackoff, Logger: e.log,

@@ -85,10 +85,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	gauge(reachableMetric, oneIf(!e.upstream.broken.Load()), "upstream")
 	gauge(reachableMetric, oneIf(!e.downstream.broken.Load()), "downstream")
 	e.mu.Lock()
-	paused, waiting := e.breaker.paused, 0
-	if paused {
-		waiting = len(e.breaker.waiting)
-	}
+	paused, waiting := e.breaker.isPaused(), e.breaker.number()
 	objects := make(map[string]int, len(e.carriers))
 	for resource, c := range e.carriers {
 		objects[resource.String()] = len(c.downstream.GetStore().ListKeys())

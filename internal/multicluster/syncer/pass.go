@@ -247,7 +247,7 @@ func (p *pass) remove(ctx context.Context) (bool, time.Duration, error) {
 			return p.afterWrite(ctx, err)
 		}
 	}
-	if may, again := p.mayDelete(); !may {
+	if may, again := p.mayDelete(ctx); !may {
 		if again == 0 {
 			p.reportPokes.Wake()
 		}
@@ -319,10 +319,21 @@ func (p *pass) arrived() {
 	}
 }
 
-func (p *pass) mayDelete() (bool, time.Duration) {
+// mayDelete asks the breaker. At the begin of a pause it writes a log line and an event.
+func (p *pass) mayDelete(ctx context.Context) (bool, time.Duration) {
 	total := p.total()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	goAhead := p.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation]
-	return p.breaker.ask(p.key, time.Now(), total, goAhead)
+	before := p.breaker.holds(p.key.Namespace)
+	may, again := p.breaker.ask(p.key, time.Now(), total, goAhead)
+	begins := !before && p.breaker.holds(p.key.Namespace)
+	limit := p.breaker.exceeded(p.key.Namespace)
+	p.mu.Unlock()
+	if begins {
+		p.log.Warn("deletions are paused until a go-ahead", "namespace", p.key.Namespace, "limit", limit)
+		if p.up != nil {
+			p.setProblem(ctx, problem{reasonPaused, "this object and others are not deleted in the cluster until an operator of the kcp allows it: " + limit})
+		}
+	}
+	return may, again
 }

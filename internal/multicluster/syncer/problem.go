@@ -26,6 +26,7 @@ const (
 	reasonStatus    = "StatusNotReported"
 	reasonLoop      = "FromAnotherKCP"
 	reasonYielded   = "ReplicasYielded"
+	reasonPaused    = "DeletesPaused"
 )
 
 // maxProblem limits the text of a problem in bytes. The message of an event may have 1 KiB.

@@ -91,10 +91,10 @@ func (e *engine) beat(ctx context.Context) error {
 	began := time.Now()
 	status := e.statusNow(cluster, down, metav1.NewTime(began))
 	written, err := e.write(ctx, cluster, status)
-	if err != nil && status.ResourceProblems != nil && strings.Contains(err.Error(), "field not declared in schema") {
-		// A kcp of an earlier version does not have this field. The condition contains the same
+	if err != nil && (status.ResourceProblems != nil || status.PausedDeletes != nil) && strings.Contains(err.Error(), "field not declared in schema") {
+		// A kcp of an earlier version does not have these fields. The conditions contain the same
 		// information.
-		status.ResourceProblems = nil
+		status.ResourceProblems, status.PausedDeletes = nil, nil
 		written, err = e.write(ctx, cluster, status)
 	}
 	if down == nil && err == nil {
@@ -117,7 +117,7 @@ func (e *engine) applyGoAhead() {
 	free := e.breaker.apply(e.cluster.Annotations[workloadv1alpha1.AllowDeletesAnnotation], settled)
 	e.mu.Unlock()
 	if len(free) > 0 {
-		e.log.Info("the paused deletions continue", "number", len(free))
+		e.log.Info("paused deletions continue after a go-ahead", "number", len(free))
 	}
 	for _, key := range free {
 		e.queue.Add(item{Key: key})
@@ -129,7 +129,10 @@ func (e *engine) statusNow(cluster *workloadv1alpha1.Cluster, down error, now me
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	state := e.readingNow(now.Time)
-	status := workloadv1alpha1.ClusterStatus{LastHeartbeatTime: &now, ResourceProblems: resourceProblems(state, cluster.Status.ResourceProblems, now)}
+	status := workloadv1alpha1.ClusterStatus{
+		LastHeartbeatTime: &now, ResourceProblems: resourceProblems(state, cluster.Status.ResourceProblems, now),
+		PausedDeletes: pausedDeletes(e.breaker),
+	}
 	if down != nil {
 		// A syncer that cannot reach the cluster does not work, so it sends no heartbeat.
 		status.LastHeartbeatTime = cluster.Status.LastHeartbeatTime
@@ -280,33 +283,6 @@ func resourceProblems(state readingState, before []workloadv1alpha1.ResourceProb
 		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Reason, b.Reason))
 	})
 	return problems
-}
-
-// pausedCondition returns the condition DeletesPaused. It is nil if deletions were never paused.
-func pausedCondition(b *breaker, cluster *workloadv1alpha1.Cluster) *metav1.Condition {
-	c := &metav1.Condition{Type: workloadv1alpha1.ConditionDeletesPaused}
-	switch {
-	case b.paused && !b.counted:
-		// Do not print the command yet, because the number is still growing.
-		c.Status, c.Reason = metav1.ConditionTrue, workloadv1alpha1.ReasonTooManyDeletes
-		if b.spent != "" {
-			c.Reason = workloadv1alpha1.ReasonOldGoAhead
-		}
-		c.Message = fmt.Sprintf("Deletions are paused, because there were too many at once: %d so far. The syncer has not checked all objects since its start.", len(b.waiting))
-	case b.paused:
-		c.Status, c.Reason = metav1.ConditionTrue, workloadv1alpha1.ReasonTooManyDeletes
-		c.Message = fmt.Sprintf("%[1]d deletions are paused, because there were too many at once. To allow them: kubectl annotate --overwrite clusters.workload.kcp.dev %[2]s %[3]s=%[1]d",
-			len(b.waiting), cluster.Name, workloadv1alpha1.AllowDeletesAnnotation)
-		if b.spent != "" {
-			c.Reason = workloadv1alpha1.ReasonOldGoAhead
-			c.Message += " (remove the present annotation first: it has been used)"
-		}
-	case meta.FindStatusCondition(cluster.Status.Conditions, c.Type) != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reasonDeletesAgain, "No deletions are paused."
-	default:
-		return nil
-	}
-	return c
 }
 
 // since keeps the time of the last transition while the status is the same.

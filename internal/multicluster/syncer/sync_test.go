@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -641,6 +642,63 @@ func TestMassDeletion(t *testing.T) {
 	m.says("mass", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
 }
 
+// TestMassDeletionOfOneNamespace tests that a namespace whose deletions are paused does not pause
+// those of another one, also not after a restart of the syncer.
+func TestMassDeletionOfOneNamespace(t *testing.T) {
+	m, first := startMass(t, "alone", 20)
+	m.namespace("quiet")
+	quiet := m.downNamespace("alone", "quiet")
+	for _, name := range []string{"one", "two", "three"} {
+		create(t, m.objects, configMaps, configMap("quiet", name, "alone", nil))
+		has(t, m.down, configMaps, quiet, name, anyhow)
+	}
+	if err := m.objects.Resource(configMaps).Namespace("team").DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=alone"}); err != nil {
+		t.Fatal(err)
+	}
+	m.says("alone", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "exceeded its limit of 5 deletions within 1h0m0s: team (20)")
+	poll.Until(t, kube.Timeout, "one event reports the pause", func(ctx context.Context) error {
+		list, err := m.objects.Resource(events).Namespace("team").List(ctx, metav1.ListOptions{FieldSelector: "reason=DeletesPaused"})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != 1 {
+			return fmt.Errorf("there are %d", len(list.Items))
+		}
+		return field("cluster alone: DeletesPaused: this object and others are not deleted in the cluster until an operator of the kcp allows it: "+
+			"the namespace exceeded its limit of 5 deletions within 1h0m0s", "message")(&list.Items[0])
+	})
+	poll.Until(t, kube.Timeout, "the status has the paused namespace", func(ctx context.Context) error {
+		c, err := m.clusterOf(ctx, "alone")
+		if err != nil {
+			return err
+		}
+		want := &workloadv1alpha1.PausedDeletes{Namespaces: []workloadv1alpha1.PausedNamespace{{Namespace: "team", Deletes: 20}}}
+		if got := c.Status.PausedDeletes; !equality.Semantic.DeepEqual(got, want) {
+			return fmt.Errorf("it has %v, want %v", got, want)
+		}
+		return nil
+	})
+
+	// The next run has a window in which each deletion is a window after the one before, however
+	// slow this machine is. Only a pause keeps an object.
+	if err := first.stop(); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, m.objects, configMaps, "quiet", "one")
+	m.config.Deletes.Window = time.Millisecond
+	run(t, m.config)
+	hasNot(t, m.down, configMaps, quiet, "one")
+	remove(t, m.objects, configMaps, "quiet", "two")
+	hasNot(t, m.down, configMaps, quiet, "two")
+	m.says("alone", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
+	m.are(20)
+	patch(t, m.objects, clusters, "", "alone", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
+	m.are(0)
+	m.says("alone", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
+	remove(t, m.objects, configMaps, "quiet", "three")
+	hasNot(t, m.down, configMaps, quiet, "three")
+}
+
 // roundTrip is a function that implements http.RoundTripper.
 type roundTrip func(*http.Request) (*http.Response, error)
 
@@ -652,14 +710,17 @@ func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 	m, first := startMass(t, "counted", 19)
 	m.namespace("late")
 	late := m.downNamespace("counted", "late")
-	create(t, m.objects, configMaps, configMap("late", "x", "counted", nil))
-	has(t, m.down, configMaps, late, "x", anyhow)
+	for i := range 6 {
+		name := fmt.Sprint("x", i)
+		create(t, m.objects, configMaps, configMap("late", name, "counted", nil))
+		has(t, m.down, configMaps, late, name, anyhow)
+	}
 	for _, namespace := range []string{"team", "late"} {
 		if err := m.objects.Resource(configMaps).Namespace(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=counted"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "25 deletions are paused")
 	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"19"}}}`)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
@@ -683,10 +744,11 @@ func TestGoAheadBeforeAllIsCounted(t *testing.T) {
 	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "19 so far")
 	m.are(19)
 	close(found)
-	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "20 deletions are paused")
+	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionTrue, "25 deletions are paused")
 	m.are(19)
-	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"20"}}}`)
+	patch(t, m.objects, clusters, "", "counted", `{"metadata":{"annotations":{"workloads.kcp.dev/allow-deletes":"25"}}}`)
 	m.are(0)
+	hasNot(t, m.down, configMaps, late, "x0")
 	m.says("counted", workloadv1alpha1.ConditionDeletesPaused, metav1.ConditionFalse, "")
 }
 
