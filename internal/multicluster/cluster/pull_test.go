@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -99,9 +100,10 @@ func mayCarryAndNoMore(t *testing.T, physical *kube.Cluster, registered *workloa
 		return err
 	}
 	locator := map[string]string{workloadv1alpha1.LocatorAnnotation: `{"upstreamUID":"1","cluster":"east","clusterUID":"` + string(registered.UID) + `","namespace":"shop"}`}
-	// A policy and the account's role take effect after a moment.
+	// The policy and the account's role take effect after a moment, in any order. Until the role
+	// does, a write is forbidden for that reason, and not by the policy.
 	poll.Until(t, kube.Timeout, "the agent's policy holds", func(context.Context) error {
-		if err := configMap(metav1.NamespaceDefault); !apierrors.IsForbidden(err) {
+		if err := configMap(metav1.NamespaceDefault); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "ValidatingAdmissionPolicy") {
 			return fmt.Errorf("writing in the default namespace: %w", errors.Join(err, deleteCarried(t, physical)))
 		}
 		return namespace("kcp-shop", locator)
