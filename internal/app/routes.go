@@ -12,6 +12,7 @@ import (
 	"rik.dev/rik/internal/apiserver/restv0"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/rpc/usage"
 )
 
 // routes are the paths of the control plane next to the API: the published API, explanations,
@@ -26,7 +27,7 @@ func (r *routes) list(s *apiserver.Server) ([]apiserver.Route, error) {
 	}
 	return append(published, []apiserver.Route{
 		{Path: controller.WhyPath, Handler: allowed(s.Authorizer(), whyAttributes, &r.why)},
-		{Path: controller.MetricsPath, Handler: allowed(s.Authorizer(), metricsAttributes, &r.metrics)},
+		{Path: usage.Path, Handler: allowed(s.Authorizer(), metricsAttributes, &r.metrics)},
 		{Path: jointoken.Path, Handler: allowed(s.Authorizer(), tokenAttributes, &r.tokens)},
 	}...), nil
 }
@@ -39,7 +40,7 @@ func whyAttributes(r *http.Request) authorizer.AttributesRecord {
 
 // metricsAttributes requires permission to list the objects.
 func metricsAttributes(r *http.Request) authorizer.AttributesRecord {
-	resource := strings.TrimPrefix(r.URL.Path, controller.MetricsPath)
+	resource := strings.TrimPrefix(r.URL.Path, usage.Path)
 	a := authorizer.AttributesRecord{Verb: "list", Resource: resource}
 	if resource == "instances" {
 		a.Namespace = r.URL.Query().Get("namespace")

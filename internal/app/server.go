@@ -188,17 +188,18 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 	}
 	p.tokens = jointoken.New(p.controller.Client(), p.authority, time.Now)
 	p.nodes, err = nodeapi.New(nodeapi.Config{
-		Client:    p.controller.Client(),
-		Reader:    p.controller.Cache(),
-		Informers: p.controller.Cache(),
-		Tokens:    p.tokens,
-		Authority: p.authority,
-		Network:   p.controller.Network(),
-		Fences:    p.controller,
-		Validity:  p.settings.NodeValidity,
-		Audit:     auditOf(p.api.Audit()),
-		Version:   version.Version,
-		Logger:    p.log.With("component", "nodeapi"),
+		Client:       p.controller.Client(),
+		Reader:       p.controller.Cache(),
+		Informers:    p.controller.Cache(),
+		Tokens:       p.tokens,
+		Authority:    p.authority,
+		Measurements: p.controller.Measurements(),
+		Network:      p.controller.Network(),
+		Fences:       p.controller,
+		Validity:     p.settings.NodeValidity,
+		Audit:        auditOf(p.api.Audit()),
+		Version:      version.Version,
+		Logger:       p.log.With("component", "nodeapi"),
 	})
 	if err != nil {
 		return err

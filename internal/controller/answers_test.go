@@ -16,7 +16,8 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller"
-	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/controller/measurement"
+	"rik.dev/rik/internal/rpc/nodev1"
 )
 
 // TestHandlers checks the handlers that explain placement and report usage.
@@ -43,11 +44,20 @@ func TestHandlers(t *testing.T) {
 			t.Errorf("GET %s = %d, want 404", path, code)
 		}
 	}
-	c.scheduler.do(func() {
-		c.scheduler.say(&schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Node{Node: &schedulerv1.NodeReport{
-			Name: "node-a", Connected: true, InstanceMetrics: map[string]string{string(in.UID): `{"cpuMillis":7,"memoryBytes":9,"vm":{"exits":11,"diskReadBytes":13}}`, "gone": "{}"},
-		}}})
-	})
+	always := measurement.Sender{Connected: func() bool { return true }, Owns: func(types.UID) bool { return true }}
+	for _, name := range []string{"node-a", "gone"} {
+		always.Node = name
+		c.controller.Measurements().Take(always, &nodev1.Measurements{Usages: []*nodev1.Usage{
+			{CpuMillis: 1000, MemoryBytes: 500, Machine: &nodev1.MachineUsage{Cpus: 4, CpuPercent: 25, MemoryTotalBytes: 1000, MemoryAvailableBytes: 500}},
+			{Uid: string(in.UID), CpuMillis: 7, MemoryBytes: 9, Vm: &nodev1.VMUsage{Exits: 11, DiskReadBytes: 13}},
+			{Uid: "gone"},
+		}})
+	}
+	paper := func(item map[string]any, key string) map[string]any {
+		raw, _ := item["raw"].(map[string]any)
+		part, _ := raw[key].(map[string]any)
+		return part
+	}
 	metrics := c.controller.MetricsHandler()
 	c.eventually("the metrics of nodes and instances", func() string {
 		_, nodes := get(metrics, "/rik/metrics/nodes")
@@ -61,7 +71,8 @@ func TestHandlers(t *testing.T) {
 			return item
 		}
 		n, i := first(nodes), first(instances)
-		if n["name"] != "node-a" || n["cpuMillis"] != 1000.0 || n["memoryBytes"] != 500.0 ||
+		if n["name"] != "node-a" || n["cpuMillis"] != 1000.0 || n["memoryBytes"] != 500.0 || n["cpuPercent"] != 25.0 || n["memoryPercent"] != 50.0 ||
+			fmt.Sprint(paper(n, "cpu")["currentUsage"]) != "25" || paper(i, "deployment")["app"] != "web" ||
 			i["name"] != in.Name || i["node"] != "node-a" || i["cpuMillis"] != 7.0 || i["memoryBytes"] != 9.0 ||
 			fmt.Sprint(i["vm"]) != "map[diskReadBytes:13 diskReads:0 diskWriteBytes:0 diskWrites:0 exits:11 networkReceiveBytes:0 networkTransmitBytes:0 vcpuNanos:0]" {
 			return fmt.Sprintf("%v %v", nodes, instances)

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"rik.dev/rik/internal/controller/fence"
+	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/pause"
@@ -105,6 +106,9 @@ type Controller struct {
 	clients kubernetes.Interface
 	cache   cache.Cache
 	metrics *metrics
+	// measured is filled whether this controller is active or not. A new term needs no new
+	// measurements.
+	measured *measurement.Store
 	// network sends nodes the netmap while this controller is active.
 	network  *network.Publisher
 	settings network.Settings
@@ -142,7 +146,7 @@ func New(c Config) (*Controller, error) {
 	}
 	out := &Controller{
 		config: c, ready: make(chan struct{}), now: time.Now,
-		network: network.NewPublisher(), settings: settings, leads: &leadership{},
+		measured: measurement.NewStore(), network: network.NewPublisher(), settings: settings, leads: &leadership{},
 	}
 	if err := out.connect(); err != nil {
 		return nil, err
@@ -198,6 +202,10 @@ func (c *Controller) Cache() cache.Cache { return c.cache }
 
 // Client reads from the API server without a cache, and writes.
 func (c *Controller) Client() client.Client { return c.client }
+
+// Measurements returns the store of the usages that MetricsHandler shows. Whoever serves the nodes
+// fills it.
+func (c *Controller) Measurements() *measurement.Store { return c.measured }
 
 // Network returns the publisher that sends nodes the netmap.
 func (c *Controller) Network() *network.Publisher { return c.network }

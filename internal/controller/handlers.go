@@ -16,16 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/rpc/usage"
 )
 
-// Paths of the handlers. Both must be mounted behind authorization.
-const (
-	// WhyPath is followed by <namespace>/<instance>.
-	WhyPath = "/rik/why/"
-	// MetricsPath is followed by nodes or instances.
-	MetricsPath = "/rik/metrics/"
-)
+// WhyPath is followed by <namespace>/<instance>. It and usage.Path must be mounted behind
+// authorization.
+const WhyPath = "/rik/why/"
 
 // WhyHandler serves GET /rik/why/<namespace>/<instance>. The response is the scheduler's
 // explanation of why the instance is on its node, or why it has none, as JSON.
@@ -88,50 +86,14 @@ func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string)
 	w.Write(body) //nolint:errcheck // the reader is gone
 }
 
-// Usage is the current resource usage of a node or an instance. Numbers that were not reported
-// are absent.
-type Usage struct {
-	Namespace string `json:"namespace,omitempty"`
-	Name      string `json:"name"`
-	Node      string `json:"node,omitempty"`
-	// CPUMillis is in thousandths of a core, MemoryBytes in bytes.
-	CPUMillis   *int64 `json:"cpuMillis,omitempty"`
-	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
-	// CPUPercent and MemoryPercent are percentages of the machine's total.
-	CPUPercent    *float64 `json:"cpuPercent,omitempty"`
-	MemoryPercent *float64 `json:"memoryPercent,omitempty"`
-	// VM holds counters of a microVM since its VMM was started.
-	VM *VMUsage `json:"vm,omitempty"`
-	// Raw is the JSON that the node sent, in the format of the RIK papers.
-	Raw json.RawMessage `json:"raw,omitempty"`
-}
-
-// VMUsage holds the counters of a microVM that the VMM and the node's kernel count. Counters
-// that they do not count are 0. Network bytes are from the guest's point of view.
-type VMUsage struct {
-	VCPUNanos            uint64 `json:"vcpuNanos"`
-	Exits                uint64 `json:"exits"`
-	DiskReadBytes        uint64 `json:"diskReadBytes"`
-	DiskWriteBytes       uint64 `json:"diskWriteBytes"`
-	DiskReads            uint64 `json:"diskReads"`
-	DiskWrites           uint64 `json:"diskWrites"`
-	NetworkReceiveBytes  uint64 `json:"networkReceiveBytes"`
-	NetworkTransmitBytes uint64 `json:"networkTransmitBytes"`
-}
-
-// UsageList is the response of the metrics handler.
-type UsageList struct {
-	Items []Usage `json:"items"`
-}
-
 // MetricsHandler serves GET /rik/metrics/nodes and /rik/metrics/instances. The response is a
-// UsageList of the nodes' last measurements. The query parameter namespace restricts the
-// instances to one namespace.
+// usage.List of the latest measurements of nodes that are or were connected to this server. The
+// query parameter namespace restricts the instances to one namespace.
 func (c *Controller) MetricsHandler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		what := strings.TrimPrefix(r.URL.Path, MetricsPath)
+		what := strings.TrimPrefix(r.URL.Path, usage.Path)
 		if what != "nodes" && what != "instances" {
-			refuse(w, http.StatusNotFound, "the path must be "+MetricsPath+"nodes or "+MetricsPath+"instances")
+			refuse(w, http.StatusNotFound, "the path must be "+usage.Path+"nodes or "+usage.Path+"instances")
 			return
 		}
 		if !reads(w, r) {
@@ -142,7 +104,7 @@ func (c *Controller) MetricsHandler() http.Handler {
 			refuse(w, http.StatusServiceUnavailable, "this controller is not the active one")
 			return
 		}
-		list := UsageList{Items: []Usage{}}
+		list := usage.List{Items: []usage.Item{}}
 		if what == "nodes" {
 			list.Items = append(list.Items, t.nodeUsage()...)
 		} else {
@@ -153,80 +115,34 @@ func (c *Controller) MetricsHandler() http.Handler {
 	})
 }
 
-func (t *term) nodeUsage() []Usage {
-	texts, _ := t.nodes.Measurements()
-	var out []Usage
-	for name, text := range texts {
-		u := parseUsage(text)
-		u.Name, u.Node = name, name
-		out = append(out, u)
+func (t *term) nodeUsage() []usage.Item {
+	var out []usage.Item
+	for name, u := range t.controller.measured.Nodes() {
+		if t.nodeView.Get(types.NamespacedName{Name: name}) != nil {
+			out = append(out, measurement.Node(name, u))
+		}
 	}
-	slices.SortFunc(out, func(a, b Usage) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(out, func(a, b usage.Item) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-func (t *term) instanceUsage(namespace string) []Usage {
-	_, texts := t.nodes.Measurements()
-	var out []Usage
-	for uid, text := range texts {
+func (t *term) instanceUsage(namespace string) []usage.Item {
+	var out []usage.Item
+	for uid, u := range t.controller.measured.Instances() {
 		in := t.instanceView.ByUID(uid)
 		if in == nil || namespace != "" && in.Namespace != namespace {
 			continue
 		}
-		u := parseUsage(text)
-		u.Namespace, u.Name, u.Node = in.Namespace, in.Name, in.Spec.NodeName
-		out = append(out, u)
+		var template *rikv1alpha1.InstanceTemplate
+		if r := t.revisionView.Get(types.NamespacedName{Namespace: in.Namespace, Name: in.Spec.Revision}); r != nil {
+			template = &r.Template
+		}
+		out = append(out, measurement.Instance(in, template, u))
 	}
-	slices.SortFunc(out, func(a, b Usage) int {
+	slices.SortFunc(out, func(a, b usage.Item) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
 	return out
-}
-
-// measured is the format of the RIK papers: usage in percent of a total. Instances add
-// absolute numbers.
-type measured struct {
-	CPU *struct {
-		Total *float64 `json:"totalCpu"`
-		Usage *float64 `json:"currentUsage"`
-	} `json:"cpu"`
-	Memory *struct {
-		Total *float64 `json:"totalMemory"`
-		Usage *float64 `json:"currentUsage"`
-	} `json:"memory"`
-	CPUMillis   *int64   `json:"cpuMillis"`
-	MemoryBytes *int64   `json:"memoryBytes"`
-	VM          *VMUsage `json:"vm"`
-}
-
-// parseUsage parses a node's measurement. Malformed text gives an empty Usage.
-func parseUsage(text string) Usage {
-	var m measured
-	if err := json.Unmarshal([]byte(text), &m); err != nil {
-		return Usage{}
-	}
-	u := Usage{CPUMillis: m.CPUMillis, MemoryBytes: m.MemoryBytes, VM: m.VM, Raw: json.RawMessage(text)}
-	if m.CPU != nil {
-		u.CPUPercent = m.CPU.Usage
-		if u.CPUMillis == nil {
-			u.CPUMillis = share(m.CPU.Total, m.CPU.Usage, 1000)
-		}
-	}
-	if m.Memory != nil {
-		u.MemoryPercent = m.Memory.Usage
-		if u.MemoryBytes == nil {
-			u.MemoryBytes = share(m.Memory.Total, m.Memory.Usage, 1)
-		}
-	}
-	return u
-}
-
-func share(total, percent *float64, unit float64) *int64 {
-	if total == nil || percent == nil {
-		return nil
-	}
-	n := int64(*total * unit * *percent / 100)
-	return &n
 }
 
 func reads(w http.ResponseWriter, r *http.Request) bool {

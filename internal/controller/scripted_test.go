@@ -306,7 +306,6 @@ func (s *scripted) reportLocked(name string, connected bool) {
 	r := &schedulerv1.NodeReport{Name: name, Connected: connected, Labels: map[string]string{"disk": "fast"}, Hold: s.holds[name]}
 	if connected {
 		r.Info, _ = info.Marshal()
-		r.Metrics = `{"cpu":{"totalCpu":4,"currentUsage":25},"memory":{"totalMemory":1000,"currentUsage":50}}`
 	}
 	s.say(&schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Node{Node: r}})
 }

@@ -310,10 +310,6 @@ func (s sink) Displace(uid, forUID types.UID) { s.t.workloads.Displace(uid, forU
 
 func (s sink) Report(name string, r node.Report) { s.t.nodes.Take(name, r) }
 
-func (s sink) Measured(name, metrics string, instances map[string]string) {
-	s.t.nodes.Measured(name, metrics, instances)
-}
-
 // bounded cuts events to the limits of the API, because their texts come from nodes.
 type bounded struct{ events.EventRecorder }
 

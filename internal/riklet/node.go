@@ -34,11 +34,9 @@ func (r *Riklet) newScheduler() *connection.Scheduler {
 func (r *Riklet) newMonitor() *monitor.Monitor {
 	reader := monitor.NewReader(r.cfg.StateDir)
 	cfg := monitor.Config{
-		Node: r.cfg.NodeName, Path: r.cfg.StateDir, Interval: r.cfg.MetricsInterval,
+		Path: r.cfg.StateDir, Interval: r.cfg.MetricsInterval,
 		Read: reader.Read, DiskUsed: reader.DiskUsed, Evict: r.evict, Instances: r.measure, Logger: r.cfg.Logger,
-		Report: func(node string, instances map[string]string) {
-			r.scheduler.SetMetrics(&schedulerv1.Metrics{Node: node, Instances: instances})
-		},
+		Report: r.controller.SetUsages,
 	}
 	if r.cfg.Images != nil {
 		cfg.Collect = r.cfg.Images.Collect
@@ -103,11 +101,7 @@ func (r *Riklet) measure() []monitor.Instance {
 		if o.Status.Phase == rikv1alpha1.InstanceTerminated {
 			continue
 		}
-		info := r.manager.Info(o.UID)
-		all = append(all, monitor.Instance{
-			UID: o.UID, Name: info.Name, Workload: info.Workload, Source: info.Source, Version: info.Version,
-			Phase: o.Status.Phase, Address: o.Status.Address,
-		})
+		all = append(all, monitor.Instance{UID: o.UID})
 	}
 	r.usages(all)
 	return all

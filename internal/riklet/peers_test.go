@@ -34,7 +34,7 @@ type cluster struct {
 	registers []*schedulerv1.Register
 	callers   []string // common names of the certificates
 	reported  map[string]*schedulerv1.Observation
-	metrics   *schedulerv1.Metrics
+	usages    []*nodev1.Usage
 	images    []string
 	ports     []*schedulerv1.UsedPort
 	troubles  []*schedulerv1.NodeTrouble
@@ -118,8 +118,6 @@ func (c *cluster) hear(stream schedulerv1.Worker_ConnectServer, orders chan<- *s
 		switch {
 		case m.GetObservation() != nil:
 			c.reported[m.GetObservation().GetUid()] = m.GetObservation()
-		case m.GetMetrics() != nil:
-			c.metrics = m.GetMetrics()
 		case m.GetHeartbeat().GetImagesChanged():
 			c.images = m.GetHeartbeat().GetImages()
 		}
@@ -163,6 +161,9 @@ func (n nodeEnd) Connect(stream nodev1.Node_ConnectServer) error {
 		m, err := stream.Recv()
 		if err != nil {
 			return err
+		}
+		if measured := m.GetMeasurements(); measured != nil {
+			c.locked(func() { c.usages = measured.GetUsages() })
 		}
 		if get := m.GetGet(); get != nil {
 			c.locked(func() { c.asked = append(c.asked, fmt.Sprint(get.GetKind(), " ", get.GetName())) })

@@ -59,7 +59,8 @@ type Riklet struct {
 	installation, run string
 	ready             chan struct{}
 
-	scheduler *connection.Scheduler
+	scheduler  *connection.Scheduler
+	controller *connection.Controller
 
 	mu     sync.Mutex
 	status *rikv1alpha1.NodeStatus // replaced as a whole
@@ -119,7 +120,8 @@ func (r *Riklet) open() error {
 			return err
 		}
 	}
-	r.scheduler, r.monitor = r.newScheduler(), r.newMonitor()
+	r.scheduler, r.controller = r.newScheduler(), r.newController()
+	r.monitor = r.newMonitor()
 	return nil
 }
 
@@ -212,12 +214,6 @@ func (r *Riklet) openIdentity() error {
 // the node has obeyed that.
 func (r *Riklet) Ready() <-chan struct{} { return r.ready }
 
-// Metrics returns the latest metrics in the papers' JSON format: of the node, and of its
-// instances by UID. They are empty until the first measurement.
-func (r *Riklet) Metrics() (node string, instances map[string]string) {
-	return r.monitor.Latest()
-}
-
 // Resources returns the node's facts in the paper's JSON format.
 func (r *Riklet) Resources() monitor.NodeResources {
 	return monitor.Resources(r.cfg.NodeName, &r.facts().Info)
@@ -274,7 +270,7 @@ func (r *Riklet) connect(ctx context.Context) error {
 	}
 	r.belong()
 	group.Go(func() error { return r.scheduler.Run(ctx) })
-	group.Go(func() error { return r.controller().Run(ctx) })
+	group.Go(func() error { return r.controller.Run(ctx) })
 	group.Go(func() error { return r.monitor.Run(ctx) })
 	return group.Wait()
 }
@@ -336,7 +332,8 @@ func (r *Riklet) dial(address string, more ...grpc.DialOption) connection.DialFu
 	}
 }
 
-func (r *Riklet) controller() *connection.Controller {
+// newController returns the connection to the controller, with the riklet's parts as its handlers.
+func (r *Riklet) newController() *connection.Controller {
 	dial := r.cfg.DialController
 	if dial == nil {
 		dial = r.dial(r.cfg.ControllerAddr, nodev1.DialOptions()...)

@@ -150,9 +150,8 @@ func TestNodeInACluster(t *testing.T) {
 		time.Sleep(monitor.DefaultInterval + time.Second)
 		synctest.Wait()
 		b.cluster.locked(func() {
-			if m := b.cluster.metrics; !strings.Contains(m.GetNode(), `"id":"n1"`) || !strings.Contains(m.GetInstances()["a"], `"repository":"oci:/images/web"`) ||
-				!strings.Contains(m.GetInstances()["a"], `"cpuMillis":1000`) {
-				t.Errorf("metrics %v", m)
+			if u := b.cluster.usages; len(u) != 2 || u[0].GetMachine().GetCpus() == 0 || u[1].GetUid() != "a" || u[1].GetCpuMillis() != 1000 {
+				t.Errorf("usages %v, want those of the node and of a", u)
 			}
 			if len(b.cluster.images) != 0 {
 				t.Errorf("images %v after the last one went", b.cluster.images)

@@ -312,12 +312,6 @@ func mergeReports(older, newer *schedulerv1.SyncResponse) *schedulerv1.SyncRespo
 	if len(b.Info) == 0 {
 		b.Info, b.Labels, b.Taints = a.Info, a.Labels, a.Taints
 	}
-	if b.Metrics == "" {
-		b.Metrics = a.Metrics
-	}
-	if len(b.InstanceMetrics) == 0 {
-		b.InstanceMetrics = a.InstanceMetrics
-	}
 	return newer
 }
 

@@ -273,14 +273,6 @@ func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMes
 		}
 	case *schedulerv1.WorkerMessage_Hold:
 		s.held(session, x.Hold)
-	case *schedulerv1.WorkerMessage_Metrics:
-		validate.Metrics(x.Metrics, func(uid string) bool {
-			in := s.inventory.Instance(uid)
-			return in != nil && in.State == inventory.Bound && in.Node == name
-		})
-		r := s.briefReport(name)
-		r.Metrics, r.InstanceMetrics = x.Metrics.Node, x.Metrics.Instances
-		s.report(r)
 	}
 }
 

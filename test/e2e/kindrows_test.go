@@ -325,12 +325,16 @@ func canBeOnDisk(t *testing.T, k *kindCell) {
 	}
 }
 
-// isCounted checks that microVMs have counters, and other instances have none.
+// isCounted checks that the node and instances are measured, that microVMs have counters, and that
+// other instances have none.
 func isCounted(t *testing.T, k *kindCell) {
 	in := k.running(serves)
 	k.c.Eventually(func() error {
 		if all := k.c.Rikctl("top", "instances"); !strings.Contains(all, in.Name) {
 			return fmt.Errorf("top has no %s:\n%s", in.Name, all)
+		}
+		if nodes := k.c.Rikctl("top", "nodes"); !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(in.Spec.NodeName) + ` +\d+m +\d+% +[1-9]\d*Mi +\d+%$`).MatchString(nodes) {
+			return fmt.Errorf("top has no %s:\n%s", in.Spec.NodeName, nodes)
 		}
 		vms := k.c.Rikctl("top", "instances", "--vm")
 		counted := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(in.Name) + ` +\d+\.\ds +\d+ +[1-9]\d*Ki `).MatchString(vms)

@@ -69,9 +69,7 @@ type Reconciler struct {
 
 	mu sync.RWMutex
 	// mu guards the fields below.
-	reports  map[string]*Report
-	measured map[string]string
-	usage    map[types.UID]string
+	reports map[string]*Report
 	// live means that there is a session with the scheduler.
 	live    bool
 	contact instance.Contact
@@ -82,8 +80,7 @@ type Reconciler struct {
 // New creates a reconciler and subscribes it to the views.
 func New(c Config) *Reconciler {
 	r := &Reconciler{
-		config: c, reports: map[string]*Report{}, measured: map[string]string{}, usage: map[types.UID]string{},
-		contact: instance.Contact{Since: c.Now()},
+		config: c, reports: map[string]*Report{}, contact: instance.Contact{Since: c.Now()},
 	}
 	r.queue = reconcile.New(reconcile.Options{Name: "nodes", Workers: 8, Logger: c.Logger}, r.reconcile)
 	c.Nodes.Subscribe(r.onNode)
@@ -108,7 +105,6 @@ func (r *Reconciler) onNode(before, after *rikv1alpha1.Node) {
 		// Earlier reports must not create the deleted node again. It can only join again.
 		r.mu.Lock()
 		delete(r.reports, n.Name)
-		delete(r.measured, n.Name)
 		r.mu.Unlock()
 	}
 	r.queue.Add(n.Name)
@@ -122,11 +118,6 @@ func (r *Reconciler) onInstance(before, after *rikv1alpha1.Instance) {
 	}
 	if n := r.config.Nodes.Get(types.NamespacedName{Name: before.Spec.NodeName}); n != nil && n.DeletionTimestamp != nil {
 		r.queue.Add(n.Name)
-	}
-	if after == nil {
-		r.mu.Lock()
-		delete(r.usage, before.UID)
-		r.mu.Unlock()
 	}
 }
 

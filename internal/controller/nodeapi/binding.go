@@ -76,6 +76,14 @@ func (b *bindings) remove(uid types.UID) {
 	}
 }
 
+// owns reports whether an instance exists and is bound to the node.
+func (b *bindings) owns(node string, uid types.UID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bound, ok := b.node[uid]
+	return ok && bound == node
+}
+
 // namespace returns the namespace of a bound instance. It is empty for an unknown one.
 func (b *bindings) namespace(uid types.UID) string {
 	b.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/wakeup"
 )
@@ -188,9 +189,23 @@ func (f *front) receive(c *connection, work *sync.WaitGroup) error {
 				defer func() { <-places }()
 				f.give(c, key)
 			})
+		case *nodev1.NodeMessage_Measurements:
+			f.measured(c, m.Measurements)
 		default:
 			return status.Error(codes.InvalidArgument, "unexpected message after the hello")
 		}
+	}
+}
+
+// measured stores what a node has measured. Only the node's current connection counts.
+func (s *Server) measured(c *connection, m *nodev1.Measurements) {
+	ignored := s.cfg.Measurements.Take(measurement.Sender{
+		Node:      c.node,
+		Connected: func() bool { return c.ctx.Err() == nil },
+		Owns:      func(uid types.UID) bool { return s.bindings.owns(c.node, uid) },
+	}, m)
+	if ignored > 0 {
+		s.log.Debug("ignored measurements of a node: they are not of its instances, or not possible", "node", c.node, "count", ignored)
 	}
 }
 

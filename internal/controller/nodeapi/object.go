@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,7 +39,7 @@ func (s *Server) watch(ctx context.Context) error {
 		UpdateFunc: func(_, obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
 		DeleteFunc: func(obj any) {
 			if in, ok := finalstate.As[*rikv1alpha1.Instance](obj); ok {
-				s.bindings.remove(in.UID)
+				s.instanceDeleted(in.UID)
 			}
 		},
 	})
@@ -56,6 +57,18 @@ func (s *Server) watch(ctx context.Context) error {
 	return nil
 }
 
+// instanceDeleted forgets an instance.
+func (s *Server) instanceDeleted(uid types.UID) {
+	s.bindings.remove(uid) // first, so that no node can measure it again
+	s.cfg.Measurements.ForgetInstance(uid)
+}
+
+// nodeDeleted forgets a node.
+func (s *Server) nodeDeleted(node *rikv1alpha1.Node) {
+	s.nodeGone(node) // first, so that its connection measures nothing more
+	s.cfg.Measurements.ForgetNode(node.Name)
+}
+
 // watchNodes disconnects nodes whose Nodes are deleted.
 func (s *Server) watchNodes(ctx context.Context) error {
 	nodes, err := s.cfg.Informers.GetInformer(ctx, &rikv1alpha1.Node{})
@@ -70,7 +83,7 @@ func (s *Server) watchNodes(ctx context.Context) error {
 		},
 		DeleteFunc: func(obj any) {
 			if node, ok := finalstate.As[*rikv1alpha1.Node](obj); ok {
-				s.nodeGone(node)
+				s.nodeDeleted(node)
 			}
 		},
 	})

@@ -37,7 +37,7 @@ func (w *world) remove(t *testing.T, name string) {
 	if err := w.client.Delete(t.Context(), &node); err != nil {
 		t.Fatal(err)
 	}
-	w.server.nodeGone(&node)
+	w.server.nodeDeleted(&node)
 }
 
 // TestDeletedNodeIsRevoked: a node's certificate is revoked as soon as its Node is deleted. It

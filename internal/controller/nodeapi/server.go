@@ -1,6 +1,6 @@
 // Package nodeapi is the controller's side of its connections with nodes. It handles joining,
-// certificates, the objects to which instances refer, and the sessions (logs, commands, ports)
-// that users open on instances.
+// certificates, the objects to which instances refer, the sessions (logs, commands, ports) that
+// users open on instances, and the measurements that nodes send.
 //
 // A node's certificate is its identity. A node may read only the revisions, ConfigMaps and
 // Secrets to which the instances bound to it refer.
@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -59,6 +60,8 @@ type Config struct {
 	// Tokens and Authority are used for joining. Required.
 	Tokens    Verifier
 	Authority Authority
+	// Measurements stores what nodes send about their usage. If it is nil, they are dropped.
+	Measurements *measurement.Store
 	// Network sends the netmap. If it is nil, nodes receive no netmap.
 	Network Network
 	// Fences decides whether fenced instances may run. If it is nil, no instance is fenced.
@@ -124,6 +127,9 @@ func New(cfg Config) (*Server, error) {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Measurements == nil {
+		cfg.Measurements = measurement.NewStore() // nobody reads it
 	}
 	return &Server{
 		cfg:      cfg,

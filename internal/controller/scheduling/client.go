@@ -48,7 +48,6 @@ type Sink interface {
 	Observe(uid types.UID, o instance.Observation)
 	Displace(uid types.UID, forUID types.UID)
 	Report(name string, r node.Report)
-	Measured(name, metrics string, instances map[string]string)
 }
 
 // Config configures a Client. All fields are required unless they say otherwise.

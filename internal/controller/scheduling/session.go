@@ -391,9 +391,6 @@ func (s *session) passReport(r *schedulerv1.NodeReport) {
 	}
 	out.Taints = taints
 	s.config.Sink.Report(r.GetName(), out)
-	if r.GetMetrics() != "" || len(r.GetInstanceMetrics()) > 0 {
-		s.config.Sink.Measured(r.GetName(), r.GetMetrics(), r.GetInstanceMetrics())
-	}
 }
 
 // holdOf converts the confirmation that a node waits for to its form in the Node's status.

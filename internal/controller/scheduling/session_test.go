@@ -68,15 +68,14 @@ func (r *recorder) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest,
 // ignore is a Sink that ignores all messages.
 type ignore struct{}
 
-func (ignore) SessionBegan()                              {}
-func (ignore) Welcomed()                                  {}
-func (ignore) SessionEnded()                              {}
-func (ignore) Bind(types.UID, instance.Binding)           {}
-func (ignore) Explain(types.UID, instance.Unplaced)       {}
-func (ignore) Observe(types.UID, instance.Observation)    {}
-func (ignore) Displace(types.UID, types.UID)              {}
-func (ignore) Report(string, node.Report)                 {}
-func (ignore) Measured(string, string, map[string]string) {}
+func (ignore) SessionBegan()                           {}
+func (ignore) Welcomed()                               {}
+func (ignore) SessionEnded()                           {}
+func (ignore) Bind(types.UID, instance.Binding)        {}
+func (ignore) Explain(types.UID, instance.Unplaced)    {}
+func (ignore) Observe(types.UID, instance.Observation) {}
+func (ignore) Displace(types.UID, types.UID)           {}
+func (ignore) Report(string, node.Report)              {}
 
 // fixture is a client with its views, connected to a recorder.
 type fixture struct {
@@ -313,10 +312,10 @@ func TestChanges(t *testing.T) {
 // does not end the session.
 func TestANodesWordsDoNotEndTheSession(t *testing.T) {
 	f := fix(t)
-	seen := measured{nodes: make(chan string, 1)}
+	seen := reported{nodes: make(chan string, 1)}
 	f.client.config.Sink = seen
 	f.recorder.says = &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Node{
-		Node: &schedulerv1.NodeReport{Name: "a", Metrics: strings.Repeat("m", 16<<20)},
+		Node: &schedulerv1.NodeReport{Name: "a", Troubles: []*schedulerv1.NodeTrouble{{Kind: "network", Message: strings.Repeat("m", 16<<20)}}},
 	}}
 	f.run()
 	select {
@@ -329,13 +328,13 @@ func TestANodesWordsDoNotEndTheSession(t *testing.T) {
 	}
 }
 
-// measured records the names of reported nodes.
-type measured struct {
+// reported records the names of reported nodes.
+type reported struct {
 	ignore
 	nodes chan string
 }
 
-func (m measured) Measured(name, _ string, _ map[string]string) { m.nodes <- name }
+func (r reported) Report(name string, _ node.Report) { r.nodes <- name }
 
 // TestRefusal: after a refused binding, the scheduler receives the instance again.
 func TestRefusal(t *testing.T) {

@@ -19,28 +19,8 @@ import (
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rpc/usage"
 )
-
-// usage is the resource usage of a node or an instance: one entry of items in /rik/metrics/nodes
-// or /rik/metrics/instances.
-type usage struct {
-	Name        string `json:"name"`
-	Namespace   string `json:"namespace,omitempty"`
-	Node        string `json:"node,omitempty"`
-	CPUMillis   int64  `json:"cpuMillis"`
-	MemoryBytes int64  `json:"memoryBytes"`
-	// VM has counters since the start of a microVM; nil for other instances.
-	VM *vmUsage `json:"vm,omitempty"`
-}
-
-type vmUsage struct {
-	VCPUNanos            uint64 `json:"vcpuNanos"`
-	Exits                uint64 `json:"exits"`
-	DiskReadBytes        uint64 `json:"diskReadBytes"`
-	DiskWriteBytes       uint64 `json:"diskWriteBytes"`
-	NetworkReceiveBytes  uint64 `json:"networkReceiveBytes"`
-	NetworkTransmitBytes uint64 `json:"networkTransmitBytes"`
-}
 
 // topFlags are the flags of both forms of top.
 type topFlags struct {
@@ -86,7 +66,7 @@ func (t *tool) topOf(use string, aliases []string, complete cobra.CompletionFunc
 }
 
 // usages reads the metrics of one kind and returns those of the named objects, sorted.
-func (t *tool) usages(ctx context.Context, kind, namespace string, names []string, f topFlags) ([]usage, error) {
+func (t *tool) usages(ctx context.Context, kind, namespace string, names []string, f topFlags) ([]usage.Item, error) {
 	query := map[string]string{}
 	if namespace != "" {
 		query["namespace"] = namespace
@@ -99,9 +79,7 @@ func (t *tool) usages(ctx context.Context, kind, namespace string, names []strin
 	if err != nil {
 		return nil, fmt.Errorf("asking for the metrics of %s: %w", kind, err)
 	}
-	var answer struct {
-		Items []usage `json:"items"`
-	}
+	var answer usage.List
 	if err := json.Unmarshal(data, &answer); err != nil {
 		return nil, fmt.Errorf("reading the metrics of %s: %w", kind, err)
 	}
@@ -109,16 +87,16 @@ func (t *tool) usages(ctx context.Context, kind, namespace string, names []strin
 }
 
 // choose returns the items with the given names, sorted.
-func choose(items []usage, kind string, names []string, sortBy string) ([]usage, error) {
+func choose(items []usage.Item, kind string, names []string, sortBy string) ([]usage.Item, error) {
 	for _, n := range names {
-		if !slices.ContainsFunc(items, func(u usage) bool { return u.Name == n }) {
+		if !slices.ContainsFunc(items, func(u usage.Item) bool { return u.Name == n }) {
 			return nil, fmt.Errorf("metrics of %s %q not found: it does not exist, or its node has sent none yet", strings.TrimSuffix(kind, "s"), n)
 		}
 	}
 	if len(names) > 0 {
-		items = slices.DeleteFunc(items, func(u usage) bool { return !slices.Contains(names, u.Name) })
+		items = slices.DeleteFunc(items, func(u usage.Item) bool { return !slices.Contains(names, u.Name) })
 	}
-	slices.SortFunc(items, func(a, b usage) int {
+	slices.SortFunc(items, func(a, b usage.Item) int {
 		switch {
 		case sortBy == "cpu" && a.CPUMillis != b.CPUMillis:
 			return int(b.CPUMillis - a.CPUMillis)
@@ -148,7 +126,7 @@ func (t *tool) runTopNodes(ctx context.Context, names []string, f topFlags) erro
 	return printTopNodes(t.Streams.Out, items, nodes.Items, f.noHeadings)
 }
 
-func printTopNodes(out io.Writer, items []usage, nodes []rikv1alpha1.Node, noHeadings bool) error {
+func printTopNodes(out io.Writer, items []usage.Item, nodes []rikv1alpha1.Node, noHeadings bool) error {
 	table := printers.GetNewTabWriter(out)
 	if !noHeadings {
 		_, _ = fmt.Fprintln(table, "NAME\tCPU\tCPU%\tMEMORY\tMEMORY%")
@@ -187,7 +165,7 @@ func (t *tool) runTopInstances(ctx context.Context, names []string, f topFlags) 
 
 // printTopVMs prints the counters of microVMs. EXITS are exits from the guest to its VMM. Only
 // some VMMs count them.
-func printTopVMs(out io.Writer, items []usage, f topFlags) error {
+func printTopVMs(out io.Writer, items []usage.Item, f topFlags) error {
 	table := printers.GetNewTabWriter(out)
 	if !f.noHeadings {
 		_, _ = fmt.Fprintln(table, f.space("NAMESPACE")+"NAME\tVCPU-TIME\tEXITS\tDISK-READ\tDISK-WRITTEN\tNET-IN\tNET-OUT\tNODE")
@@ -210,7 +188,7 @@ func (f topFlags) space(s string) string {
 	return s + "\t"
 }
 
-func printTopInstances(out io.Writer, items []usage, f topFlags) error {
+func printTopInstances(out io.Writer, items []usage.Item, f topFlags) error {
 	table := printers.GetNewTabWriter(out)
 	if !f.noHeadings {
 		_, _ = fmt.Fprintln(table, f.space("NAMESPACE")+"NAME\tCPU\tMEMORY\tNODE")

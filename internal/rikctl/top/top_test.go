@@ -6,11 +6,12 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rpc/usage"
 )
 
 func TestTopGolden(t *testing.T) {
 	t.Parallel()
-	items := []usage{
+	items := []usage.Item{
 		{Name: "worker-1", Namespace: "shop", Node: "worker-1", CPUMillis: 500, MemoryBytes: 6 << 30},
 		{Name: "worker-2", Namespace: "default", Node: "worker-2", CPUMillis: 750, MemoryBytes: 5<<20 + 17},
 		{Name: "worker-3", Namespace: "default", Node: "worker-2", CPUMillis: 0, MemoryBytes: 300 << 10},
@@ -30,7 +31,7 @@ func TestTopGolden(t *testing.T) {
 	}
 	sample.Golden(t, "top-instances", out.Bytes())
 	out.Reset()
-	byCPU[1].VM = &vmUsage{VCPUNanos: 12_345_678_901, Exits: 99, DiskReadBytes: 3 << 20, DiskWriteBytes: 1023, NetworkReceiveBytes: 5 << 10, NetworkTransmitBytes: 7 << 30}
+	byCPU[1].VM = &usage.VM{VCPUNanos: 12_345_678_901, Exits: 99, DiskReadBytes: 3 << 20, DiskWriteBytes: 1023, NetworkReceiveBytes: 5 << 10, NetworkTransmitBytes: 7 << 30}
 	if err := printTopVMs(&out, byCPU, topFlags{allSpaces: true}); err != nil {
 		t.Fatal(err)
 	}

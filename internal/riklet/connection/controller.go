@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // Objects requests objects from the controller and stores them. *objects.Store implements it.
@@ -46,6 +48,34 @@ type Controller struct {
 	Network func(*nodev1.NetworkChanges)
 	// Logger logs the state of the connection. Required.
 	Logger *slog.Logger
+
+	mu       sync.Mutex
+	usages   []*nodev1.Usage // the latest
+	measured wakeup.Signal   // set while usages are unsent
+}
+
+// SetUsages replaces the usages to send. They are sent now, and again on each new connection. The
+// caller must not change them any more. It does not block.
+func (c *Controller) SetUsages(usages []*nodev1.Usage) {
+	c.mu.Lock()
+	c.usages = usages
+	c.mu.Unlock()
+	c.measurements().Wake()
+}
+
+func (c *Controller) measurements() wakeup.Signal {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.measured == nil {
+		c.measured = wakeup.New()
+	}
+	return c.measured
+}
+
+func (c *Controller) latest() []*nodev1.Usage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.usages
 }
 
 // Run maintains the connection until ctx ends.
@@ -88,6 +118,7 @@ func (c *Controller) session(ctx context.Context) (taken bool, err error) {
 	c.Objects.Reconnected()
 	group.Go(func() error { return c.receive(stream, sessions, &taken) })
 	group.Go(func() error { return unlessEnded(c.ask(ctx, l)) })
+	group.Go(func() error { return unlessEnded(c.measure(ctx, l)) })
 	err = group.Wait()
 	sessions.Close()
 	return taken, err
@@ -143,6 +174,25 @@ func (c *Controller) ask(ctx context.Context, l *line) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-c.Objects.Asked():
+		}
+	}
+}
+
+// measure sends the latest usages, and then every newer ones. The controller may have restarted,
+// or may be another one.
+func (c *Controller) measure(ctx context.Context, l *line) error {
+	news := c.measurements()
+	for {
+		for part := range slices.Chunk(c.latest(), nodev1.MaxUsages) {
+			m := &nodev1.Measurements{Usages: part}
+			if err := l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Measurements{Measurements: m}}); err != nil {
+				return fmt.Errorf("sending measurements to the controller: %w", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-news:
 		}
 	}
 }

@@ -62,6 +62,9 @@ func (n *nodeServer) note(m *nodev1.NodeMessage) {
 		n.asked = append(n.asked, "hello "+m.GetHello().GetNodeName())
 	case m.GetGet() != nil:
 		n.asked = append(n.asked, fmt.Sprintf("%s %s/%s", m.GetGet().GetKind(), m.GetGet().GetNamespace(), m.GetGet().GetName()))
+	case m.GetMeasurements() != nil:
+		usages := m.GetMeasurements().GetUsages()
+		n.asked = append(n.asked, fmt.Sprintf("%d usages from %q", len(usages), usages[0].GetUid()))
 	}
 }
 
@@ -166,6 +169,59 @@ func TestObjectsAreAskedForAndAskedAgain(t *testing.T) {
 		if diff := gocmp.Diff([]string{"KIND_REVISION shop/web-1", "KIND_SECRET shop/password", "hello n1"}, sorted(server.take())); diff != "" {
 			t.Errorf("asked after the reconnect (-want +got):\n%s", diff)
 		}
+	})
+}
+
+// TestMeasurementsAreSentToEachController: a controller gets the latest measurements when it
+// connects, in parts that it accepts, and then each newer one once. Older ones are not sent.
+func TestMeasurementsAreSentToEachController(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &nodeServer{}
+		p := &peer{register: func(s *grpc.Server) { nodev1.RegisterNodeServer(s, server) }}
+		store, err := objects.New(objects.Config{Dir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &Controller{
+			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1", Protocol: nodev1.Protocol}, Objects: store, Logger: slog.New(slog.DiscardHandler),
+			Sessions: func(context.Context, nodev1.NodeClient) Sessions { return &notedSessions{} },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		p.up()
+		go func() { done <- c.Run(ctx) }()
+		want := func(want ...string) {
+			t.Helper()
+			if diff := gocmp.Diff(want, server.take()); diff != "" {
+				t.Errorf("received (-want +got):\n%s", diff)
+			}
+		}
+		want("hello n1")
+		c.SetUsages([]*nodev1.Usage{{Uid: "old"}})
+		want(`1 usages from "old"`)
+		p.down()
+		var many []*nodev1.Usage
+		for i := range nodev1.MaxUsages + 1 {
+			many = append(many, &nodev1.Usage{Uid: fmt.Sprint(i)})
+		}
+		c.SetUsages([]*nodev1.Usage{{Uid: "never seen"}})
+		c.SetUsages(many)
+		time.Sleep(time.Minute)
+		server.take()
+		p.up()
+		time.Sleep(pauseMost)
+		got := slices.Compact(server.take()[1:])
+		if diff := gocmp.Diff([]string{`1000 usages from "0"`, `1 usages from "1000"`}, got[:2]); diff != "" {
+			t.Errorf("received after the reconnect (-want +got):\n%s", diff)
+		}
+		c.SetUsages([]*nodev1.Usage{{Uid: "new"}})
+		want(`1 usages from "new"`)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		p.down()
 	})
 }
 

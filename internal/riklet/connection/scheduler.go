@@ -41,11 +41,9 @@ type Scheduler struct {
 	// Logger logs the state of the connection. Required.
 	Logger *slog.Logger
 
-	mu      sync.Mutex
-	metrics *schedulerv1.Metrics // the latest, not yet sent
-	wake    wakeup.Signal        // set while metrics is set
-	again   wakeup.Signal        // set while Reconnect waits
-	held    wakeup.Signal        // set while a change of Hold is unsent
+	mu    sync.Mutex
+	again wakeup.Signal // set while Reconnect waits
+	held  wakeup.Signal // set while a change of Hold is unsent
 }
 
 // errAgain ends a session so that another one starts.
@@ -77,36 +75,6 @@ func (s *Scheduler) holds() wakeup.Signal {
 		s.held = wakeup.New()
 	}
 	return s.held
-}
-
-// SetMetrics replaces the metrics to send next. It does not block.
-func (s *Scheduler) SetMetrics(m *schedulerv1.Metrics) {
-	s.mu.Lock()
-	s.metrics = m
-	wake := s.wakeLocked()
-	s.mu.Unlock()
-	wake.Wake()
-}
-
-func (s *Scheduler) wakeLocked() wakeup.Signal {
-	if s.wake == nil {
-		s.wake = wakeup.New()
-	}
-	return s.wake
-}
-
-func (s *Scheduler) metricsReady() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.wakeLocked()
-}
-
-func (s *Scheduler) takeMetrics() *schedulerv1.Metrics {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	m := s.metrics
-	s.metrics = nil
-	return m
 }
 
 // Run maintains the connection until ctx ends.
@@ -194,7 +162,7 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 	}
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	metrics, again, holds := s.metricsReady(), s.reconnects(), s.holds()
+	again, holds := s.reconnects(), s.holds()
 	for {
 		select {
 		case <-ctx.Done():
@@ -213,12 +181,6 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 		case <-holds:
 			if err := stream.Send(s.holdNews()); err != nil {
 				return fmt.Errorf("sending the pending confirmation: %w", err)
-			}
-		case <-metrics:
-			if m := s.takeMetrics(); m != nil {
-				if err := stream.Send(&schedulerv1.WorkerMessage{Message: &schedulerv1.WorkerMessage_Metrics{Metrics: m}}); err != nil {
-					return fmt.Errorf("sending metrics: %w", err)
-				}
 			}
 		case <-s.Outbox.Ready():
 			if err := s.flush(stream, ticker.C); err != nil {

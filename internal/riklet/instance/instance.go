@@ -13,6 +13,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/nodev1"
 )
 
 // Instance is what a node was ordered to run. Its UID is its identity; names
@@ -126,7 +127,6 @@ type Usage struct {
 	CPUNanos    uint64 // since its start
 	MemoryBytes uint64 // working set
 	At          time.Time
-	Restarts    int32
 	StartedAt   time.Time
 	// VM is what a microVM's VMM and the kernel count besides; nil for all else, and
 	// for one that is suspended or does not answer at once.
@@ -135,14 +135,7 @@ type Usage struct {
 
 // VMUsage are counters of a microVM since its VMM was started. Those that its VMM does
 // not have are 0.
-type VMUsage struct {
-	VCPUNanos                     uint64 // time of the virtual processors
-	Exits                         uint64 // returns from the guest to the VMM
-	DiskReadBytes, DiskWriteBytes uint64
-	DiskReads, DiskWrites         uint64
-	NetworkReceiveBytes           uint64 // as the guest sees them
-	NetworkTransmitBytes          uint64
-}
+type VMUsage = nodev1.VMUsage
 
 // LogOptions choose a part of a log.
 type LogOptions struct {

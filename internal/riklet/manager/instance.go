@@ -61,23 +61,14 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 	m.cfg.Logger.Info("received an instance to run", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
 }
 
-// keepInfo publishes what sessions and metrics need to know about an instance.
+// keepInfo publishes what sessions and checks of ports need to know about an instance.
 func (m *Manager) keepInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
 	info := Info{UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(), Workload: r.order.GetWorkload()}
-	processes := t.Processes()
-	for _, c := range processes {
+	for _, c := range t.Processes() {
 		info.Containers = append(info.Containers, c.Name)
 		if t.HostNetwork {
 			info.HostPorts = append(info.HostPorts, c.Ports...)
 		}
-	}
-	switch {
-	case t.Function != nil:
-		info.Source = cmp.Or(t.Function.Execution.Image, t.Function.Execution.Rootfs)
-	case t.App != nil:
-		info.Source, info.Version = t.App.Repo, t.App.Version
-	case len(processes) > 0:
-		info.Source = processes[0].Image
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -105,9 +105,6 @@ type Info struct {
 	UID, Namespace, Name, Workload string
 	// Containers are the names of its containers. The first one is the default.
 	Containers []string
-	// Source is the first container's image, or the source of a Function or an App. Version is an
-	// App's version.
-	Source, Version string
 	// HostPorts are its ports in the node's own network.
 	HostPorts []rikv1alpha1.Port
 }

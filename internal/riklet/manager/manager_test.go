@@ -188,7 +188,7 @@ func TestRunAndStop(t *testing.T) {
 		n.wantRunning()
 		n.deliver()
 		n.want("a", rikv1alpha1.InstanceRunning)
-		if got := n.manager.Info("a"); got.Name != "web-a" || got.Source != "oci:/images/web" {
+		if got := n.manager.Info("a"); got.Name != "web-a" || got.Workload != "web" || !slices.Equal(got.Containers, []string{"c"}) {
 			t.Errorf("Info() = %+v", got)
 		}
 		status := &rikv1alpha1.InstanceStatus{}

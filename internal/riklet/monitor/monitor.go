@@ -1,20 +1,19 @@
 // Package monitor is the Node Monitor. It reads the facts of the node and, at a regular interval,
-// the usage of the node and its instances, and reports them in the JSON formats of the papers. It
-// also watches the disk: it reports a nearly full disk to the scheduler, and triggers the removal
+// the usage of the node and its instances, and reports them. It also watches the disk: it reports a nearly full disk to the scheduler, and triggers the removal
 // of unused images and the eviction of instances.
 package monitor
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/rpc/nodev1"
 )
 
 const (
@@ -34,17 +33,12 @@ const (
 
 // Instance is an instance to measure.
 type Instance struct {
-	UID, Name, Workload string
-	// Source is an image or another origin of the process. Version may be a part of Source.
-	Source, Version string
-	Phase           rikv1alpha1.InstancePhase
-	Address         string
-	Usage           instance.Usage // zero for an instance that does not run
+	UID   string
+	Usage instance.Usage // zero for an instance that does not run
 }
 
-// Config configures a [Monitor]. Node, Path, Read, Instances and Report are required.
+// Config configures a [Monitor]. Path, Read, Instances and Report are required.
 type Config struct {
-	Node string
 	// Path is on the disk that is watched.
 	Path string
 	// Interval defaults to DefaultInterval.
@@ -53,8 +47,8 @@ type Config struct {
 	Read func(ctx context.Context) (Reading, error)
 	// Instances measures the instances.
 	Instances func() []Instance
-	// Report handles the texts: of the node, and of each instance by UID.
-	Report func(node string, instances map[string]string)
+	// Report handles the usages of the node and of each instance, which do not change any more.
+	Report func([]*nodev1.Usage)
 	// Collect removes unused images; with pressure, as many as possible. If it is nil, the node
 	// has no images.
 	Collect func(ctx context.Context, pressure bool) (freedBytes int64, err error)
@@ -71,10 +65,8 @@ type Monitor struct {
 	cfg  Config
 	last map[string]instance.Usage // of Run's goroutine
 
-	mu        sync.Mutex
-	pressure  bool
-	node      string
-	instances map[string]string
+	mu       sync.Mutex
+	pressure bool
 }
 
 // New returns a monitor. Run starts it.
@@ -93,14 +85,6 @@ func (m *Monitor) DiskPressure() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pressure
-}
-
-// Latest returns the last texts, which are empty before the first measurement. The caller must
-// not change the map.
-func (m *Monitor) Latest() (node string, instances map[string]string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.node, m.instances
 }
 
 // Run measures at once and at every interval until ctx ends.
@@ -147,24 +131,43 @@ func (m *Monitor) measure(ctx context.Context) {
 		}
 		return
 	}
-	texts := map[string]string{}
-	usages := map[string]instance.Usage{}
+	usages := []*nodev1.Usage{usageOf(&reading)}
+	now := map[string]instance.Usage{}
 	for _, in := range m.cfg.Instances() {
-		texts[in.UID] = text(App(m.cfg.Node, in, cpuMillis(m.last[in.UID], in.Usage)))
-		usages[in.UID] = in.Usage
+		usages = append(usages, &nodev1.Usage{
+			Uid: in.UID, CpuMillis: cpuMillis(m.last[in.UID], in.Usage), MemoryBytes: signed(in.Usage.MemoryBytes), Vm: in.Usage.VM,
+		})
+		now[in.UID] = in.Usage
 	}
-	m.last = usages
-	node := text(Usage(m.cfg.Node, reading))
+	m.last = now
 	m.mu.Lock()
 	pressed := pressed(m.pressure, reading.WatchedUsedPercent)
 	changed := pressed != m.pressure
-	m.pressure, m.node, m.instances = pressed, node, texts
+	m.pressure = pressed
 	m.mu.Unlock()
 	if changed {
 		m.cfg.Logger.Warn("disk pressure changed", "pressure", pressed, "usedPercent", reading.WatchedUsedPercent)
 	}
-	m.cfg.Report(node, texts)
+	m.cfg.Report(usages)
 }
+
+// usageOf returns the usage of a node.
+func usageOf(r *Reading) *nodev1.Usage {
+	available := min(r.MemoryAvailable, r.MemoryTotal)
+	m := &nodev1.MachineUsage{
+		MeasuredUnix: r.At.Unix(), Cpus: int32(r.CPUs), CpuPercent: r.CPUPercent, //nolint:gosec // a number of processors
+		MemoryTotalBytes: signed(r.MemoryTotal), MemoryAvailableBytes: signed(available),
+	}
+	for _, d := range r.Disks[:min(len(r.Disks), nodev1.MaxDisks)] {
+		m.Disks = append(m.Disks, &nodev1.DiskUsage{Name: d.Name, TotalBytes: signed(d.Total), FreeBytes: signed(min(d.Free, d.Total))})
+	}
+	return &nodev1.Usage{
+		CpuMillis: int64(math.Round(r.CPUPercent * float64(r.CPUs) * 10)), MemoryBytes: signed(r.MemoryTotal - available), Machine: m,
+	}
+}
+
+// signed converts an amount that never exceeds an int64, unless the kernel is wrong.
+func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) } //nolint:gosec // it fits
 
 // pressed decides whether there is disk pressure, depending on the former decision.
 func pressed(before bool, usedPercent float64) bool {
@@ -250,13 +253,4 @@ func (m *Monitor) evicting(ctx context.Context) {
 func (m *Monitor) full(ctx context.Context) bool {
 	percent, err := m.cfg.DiskUsed(ctx)
 	return err == nil && percent >= evictHigh
-}
-
-// text encodes types of this package, which cannot fail.
-func text(v any) string {
-	encoded, err := json.Marshal(v)
-	if err != nil {
-		panic("programmer error: encoding metrics: " + err.Error())
-	}
-	return string(encoded)
 }

@@ -17,10 +17,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/shirou/gopsutil/v4/cpu"
+	"google.golang.org/protobuf/testing/protocmp"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
+	"rik.dev/rik/internal/rpc/nodev1"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -57,22 +59,26 @@ func TestPapersShapes(t *testing.T) {
 		Hostname: "node-639d7", InternalAddress: "10.114.0.8", ExternalAddress: "134.209.252.162",
 	}
 	golden(t, "node-resources.json", Resources("node-639d7", info))
-	golden(t, "node-usage.json", Usage("node-639d7", Reading{
+}
+
+func TestUsageOfANode(t *testing.T) {
+	t.Parallel()
+	got := usageOf(&Reading{
 		At: time.Unix(123456789, 0), CPUs: 12, CPUPercent: 20, MemoryTotal: 34359738368, MemoryAvailable: 17179869184,
 		Disks: []Disk{{"/dev/nvme0n1p3", 496896393216, 247193731072}, {"/dev/nvme0n1p1", 824180736, 765984768}},
-	}))
-	golden(t, "app-usage.json", App("node-639d7", Instance{
-		UID: "uid", Name: "nginx-56Ksl", Workload: "nginx", Source: "https://example.com", Version: "1.19.1",
-		Phase: rikv1alpha1.InstanceRunning, Address: "10.244.2.177",
-		Usage: instance.Usage{StartedAt: time.Unix(123456789, 0), Restarts: 2, MemoryBytes: 1 << 20},
-	}, 250))
-	golden(t, "vm-usage.json", App("node-639d7", Instance{
-		UID: "uid", Name: "thumbnails-7k2pq", Workload: "thumbnails", Source: "https://example.com/root.tar.gz",
-		Phase: rikv1alpha1.InstanceRunning, Address: "10.244.2.178",
-		Usage: instance.Usage{StartedAt: time.Unix(123456789, 0), MemoryBytes: 1 << 28, VM: &instance.VMUsage{
-			VCPUNanos: 1, Exits: 2, DiskReadBytes: 3, DiskWriteBytes: 4, DiskReads: 5, DiskWrites: 6, NetworkReceiveBytes: 7, NetworkTransmitBytes: 8,
-		}},
-	}, 250))
+	})
+	want := &nodev1.Usage{CpuMillis: 2400, MemoryBytes: 17179869184, Machine: &nodev1.MachineUsage{
+		MeasuredUnix: 123456789, Cpus: 12, CpuPercent: 20, MemoryTotalBytes: 34359738368, MemoryAvailableBytes: 17179869184,
+		Disks: []*nodev1.DiskUsage{
+			{Name: "/dev/nvme0n1p3", TotalBytes: 496896393216, FreeBytes: 247193731072}, {Name: "/dev/nvme0n1p1", TotalBytes: 824180736, FreeBytes: 765984768},
+		},
+	}}
+	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+		t.Errorf("usageOf() (-want +got):\n%s", diff)
+	}
+	if got := usageOf(&Reading{MemoryTotal: 1, MemoryAvailable: 2, Disks: make([]Disk, nodev1.MaxDisks+1)}); got.GetMemoryBytes() != 0 || len(got.GetMachine().GetDisks()) != nodev1.MaxDisks {
+		t.Errorf("usageOf() of a strange machine = %v", got)
+	}
 }
 
 func TestVersionIsANumberIfItCan(t *testing.T) {
@@ -81,23 +87,6 @@ func TestVersionIsANumberIfItCan(t *testing.T) {
 		got, err := json.Marshal(in)
 		if err != nil || string(got) != want {
 			t.Errorf("version %q is %s, %v, want %s", in, got, err, want)
-		}
-	}
-}
-
-func TestSplitSource(t *testing.T) {
-	t.Parallel()
-	for source, want := range map[string][2]string{
-		"nginx":                      {"nginx", ""},
-		"nginx:1.19.1":               {"nginx", "1.19.1"},
-		"host:5000/nginx":            {"host:5000/nginx", ""},
-		"host:5000/nginx@sha256:abc": {"host:5000/nginx", "sha256:abc"},
-		"oci:/images/web:latest":     {"oci:/images/web", "latest"},
-		"oci:/images/web":            {"oci:/images/web", ""},
-		"":                           {"", ""},
-	} {
-		if repository, tag := splitSource(source); repository != want[0] || tag != want[1] {
-			t.Errorf("splitSource(%q) = %q, %q, want %v", source, repository, tag, want)
 		}
 	}
 }
@@ -248,6 +237,7 @@ type script struct {
 	used      float64
 	broken    bool
 	reports   int
+	latest    []*nodev1.Usage
 	collected []bool
 }
 
@@ -267,10 +257,11 @@ func (s *script) read(context.Context) (Reading, error) {
 	return Reading{At: time.Now(), CPUs: 2, MemoryTotal: 100, MemoryAvailable: 50, WatchedUsedPercent: s.used}, nil
 }
 
-func (s *script) report(string, map[string]string) {
+func (s *script) report(usages []*nodev1.Usage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reports++
+	s.latest = usages
 }
 
 func (s *script) collect(_ context.Context, pressure bool) (int64, error) {
@@ -292,7 +283,7 @@ func TestRunEvictsWhenImagesAreNotEnough(t *testing.T) {
 			f()
 		}
 		m := New(Config{
-			Node: "n1", Path: "/", Read: s.read, Report: s.report, Instances: func() []Instance { return nil },
+			Path: "/", Read: s.read, Report: s.report, Instances: func() []Instance { return nil },
 			DiskUsed: func(context.Context) (used float64, err error) {
 				locked(func() { used = s.used })
 				return used, nil
@@ -339,17 +330,19 @@ func TestRunMeasuresAndCollects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{used: 50}
 		m := New(Config{
-			Node: "n1", Path: "/", Read: s.read, Report: s.report, Collect: s.collect,
-			Instances: func() []Instance { return []Instance{{UID: "a", Name: "web-a", Phase: rikv1alpha1.InstanceRunning}} },
+			Path: "/", Read: s.read, Report: s.report, Collect: s.collect,
+			Instances: func() []Instance {
+				return []Instance{{UID: "a", Usage: instance.Usage{MemoryBytes: 1 << 20, VM: &instance.VMUsage{Exits: 2}}}}
+			},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- m.Run(ctx) }()
 		time.Sleep(DefaultInterval + time.Second)
 		s.do(func() {
-			node, instances := m.Latest()
-			if s.reports != 2 || !strings.Contains(node, `"id":"n1"`) || !strings.Contains(instances["a"], `"appId":"web-a"`) {
-				t.Errorf("%d reports, the last %s and %v, want two", s.reports, node, instances)
+			if s.reports != 2 || len(s.latest) != 2 || s.latest[0].GetMachine() == nil || s.latest[1].GetUid() != "a" ||
+				s.latest[1].GetMemoryBytes() != 1<<20 || s.latest[1].GetVm().GetExits() != 2 {
+				t.Errorf("%d reports, the last %v, want two of the node and a", s.reports, s.latest)
 			}
 		})
 		time.Sleep(collectInterval)

@@ -216,9 +216,6 @@ func (d *Driver) Usage(uid string) (instance.Usage, error) {
 	}
 	o, _ := m.observation()
 	u := instance.Usage{At: d.cfg.Clock.Now()}
-	for _, c := range o.Status.Containers {
-		u.Restarts += c.RestartCount
-	}
 	if o.Status.StartedAt != nil {
 		u.StartedAt = o.Status.StartedAt.Time
 	}

@@ -189,14 +189,14 @@ func (l *machineLife) isReached() {
 }
 
 // measured returns what the VMM counts. A busy VMM may not answer, so measured retries.
-func (l *machineLife) measured() (u instance.VMUsage) {
+func (l *machineLife) measured() (u *instance.VMUsage) {
 	l.Helper()
 	eventually(l, func() string {
 		all, err := l.driver.Usage("u1")
 		if err != nil || all.VM == nil || all.MemoryBytes == 0 {
 			return fmt.Sprintf("Usage() = %+v, %v, want a microVM's", all, err)
 		}
-		u = *all.VM
+		u = all.VM
 		return ""
 	})
 	return u
@@ -204,14 +204,14 @@ func (l *machineLife) measured() (u instance.VMUsage) {
 
 func (l *machineLife) isMeasured() {
 	first := l.measured()
-	if first.VCPUNanos == 0 || first.DiskReadBytes == 0 || first.DiskReads == 0 {
+	if first.VcpuNanos == 0 || first.DiskReadBytes == 0 || first.DiskReads == 0 {
 		l.Errorf("after its boot: %+v", first)
 	}
 	const written = 4 << 20
 	l.inside("sh", "-c", fmt.Sprintf("head -c %d /dev/zero > /big; sync", written))
 	l.inside("ping", "-c", "2", "-s", "1000", "-w", "30", "10.62.7.1")
 	second := l.measured()
-	if second.DiskWriteBytes < first.DiskWriteBytes+written || second.DiskWrites <= first.DiskWrites || second.VCPUNanos <= first.VCPUNanos {
+	if second.DiskWriteBytes < first.DiskWriteBytes+written || second.DiskWrites <= first.DiskWrites || second.VcpuNanos <= first.VcpuNanos {
 		l.Errorf("after writing %d bytes: %+v, before: %+v", written, second, first)
 	}
 	if second.NetworkReceiveBytes < first.NetworkReceiveBytes+2000 || second.NetworkTransmitBytes < first.NetworkTransmitBytes+2000 {

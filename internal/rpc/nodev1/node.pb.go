@@ -365,6 +365,7 @@ type NodeMessage struct {
 	//
 	//	*NodeMessage_Hello
 	//	*NodeMessage_Get
+	//	*NodeMessage_Measurements
 	Message       isNodeMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -425,6 +426,15 @@ func (x *NodeMessage) GetGet() *Get {
 	return nil
 }
 
+func (x *NodeMessage) GetMeasurements() *Measurements {
+	if x != nil {
+		if x, ok := x.Message.(*NodeMessage_Measurements); ok {
+			return x.Measurements
+		}
+	}
+	return nil
+}
+
 type isNodeMessage_Message interface {
 	isNodeMessage_Message()
 }
@@ -437,9 +447,15 @@ type NodeMessage_Get struct {
 	Get *Get `protobuf:"bytes,2,opt,name=get,proto3,oneof"`
 }
 
+type NodeMessage_Measurements struct {
+	Measurements *Measurements `protobuf:"bytes,3,opt,name=measurements,proto3,oneof"`
+}
+
 func (*NodeMessage_Hello) isNodeMessage_Message() {}
 
 func (*NodeMessage_Get) isNodeMessage_Message() {}
+
+func (*NodeMessage_Measurements) isNodeMessage_Message() {}
 
 type NodeHello struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1755,7 +1771,7 @@ var File_rik_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x16rik/node/v1/node.proto\x12\vrik.node.v1\x1a\x19rik/node/v1/network.proto\"\xa3\x01\n" +
+	"\x16rik/node/v1/node.proto\x12\vrik.node.v1\x1a\x19rik/node/v1/network.proto\x1a\x17rik/node/v1/usage.proto\"\xa3\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1b\n" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x12\x1d\n" +
@@ -1767,10 +1783,11 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x0fcertificate_pem\x18\x01 \x01(\fR\x0ecertificatePem\x12\x15\n" +
 	"\x06ca_pem\x18\x02 \x01(\fR\x05caPem\"'\n" +
 	"\fRenewRequest\x12\x17\n" +
-	"\acsr_pem\x18\x01 \x01(\fR\x06csrPem\"n\n" +
+	"\acsr_pem\x18\x01 \x01(\fR\x06csrPem\"\xaf\x01\n" +
 	"\vNodeMessage\x12.\n" +
 	"\x05hello\x18\x01 \x01(\v2\x16.rik.node.v1.NodeHelloH\x00R\x05hello\x12$\n" +
-	"\x03get\x18\x02 \x01(\v2\x10.rik.node.v1.GetH\x00R\x03getB\t\n" +
+	"\x03get\x18\x02 \x01(\v2\x10.rik.node.v1.GetH\x00R\x03get\x12?\n" +
+	"\fmeasurements\x18\x03 \x01(\v2\x19.rik.node.v1.MeasurementsH\x00R\fmeasurementsB\t\n" +
 	"\amessage\"u\n" +
 	"\tNodeHello\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x18\n" +
@@ -1932,42 +1949,44 @@ var file_rik_node_v1_node_proto_goTypes = []any{
 	(*SessionInput)(nil),      // 22: rik.node.v1.SessionInput
 	(*TerminalSize)(nil),      // 23: rik.node.v1.TerminalSize
 	nil,                       // 24: rik.node.v1.Object.EntriesEntry
-	(*NetworkChanges)(nil),    // 25: rik.node.v1.NetworkChanges
+	(*Measurements)(nil),      // 25: rik.node.v1.Measurements
+	(*NetworkChanges)(nil),    // 26: rik.node.v1.NetworkChanges
 }
 var file_rik_node_v1_node_proto_depIdxs = []int32{
 	7,  // 0: rik.node.v1.NodeMessage.hello:type_name -> rik.node.v1.NodeHello
 	8,  // 1: rik.node.v1.NodeMessage.get:type_name -> rik.node.v1.Get
-	0,  // 2: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
-	11, // 3: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
-	12, // 4: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenSession
-	13, // 5: rik.node.v1.ControllerMessage.close:type_name -> rik.node.v1.CloseSession
-	10, // 6: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
-	25, // 7: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
-	0,  // 8: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
-	24, // 9: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
-	14, // 10: rik.node.v1.OpenSession.log:type_name -> rik.node.v1.LogSession
-	15, // 11: rik.node.v1.OpenSession.exec:type_name -> rik.node.v1.ExecSession
-	16, // 12: rik.node.v1.OpenSession.port:type_name -> rik.node.v1.PortSession
-	17, // 13: rik.node.v1.OpenSession.hold:type_name -> rik.node.v1.HoldSession
-	19, // 14: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
-	20, // 15: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
-	21, // 16: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
-	2,  // 17: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
-	1,  // 18: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
-	23, // 19: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
-	3,  // 20: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
-	5,  // 21: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
-	6,  // 22: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
-	18, // 23: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
-	4,  // 24: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
-	4,  // 25: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
-	9,  // 26: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
-	22, // 27: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
-	24, // [24:28] is the sub-list for method output_type
-	20, // [20:24] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	25, // 2: rik.node.v1.NodeMessage.measurements:type_name -> rik.node.v1.Measurements
+	0,  // 3: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
+	11, // 4: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
+	12, // 5: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenSession
+	13, // 6: rik.node.v1.ControllerMessage.close:type_name -> rik.node.v1.CloseSession
+	10, // 7: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
+	26, // 8: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
+	0,  // 9: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
+	24, // 10: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
+	14, // 11: rik.node.v1.OpenSession.log:type_name -> rik.node.v1.LogSession
+	15, // 12: rik.node.v1.OpenSession.exec:type_name -> rik.node.v1.ExecSession
+	16, // 13: rik.node.v1.OpenSession.port:type_name -> rik.node.v1.PortSession
+	17, // 14: rik.node.v1.OpenSession.hold:type_name -> rik.node.v1.HoldSession
+	19, // 15: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
+	20, // 16: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
+	21, // 17: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
+	2,  // 18: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
+	1,  // 19: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
+	23, // 20: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
+	3,  // 21: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
+	5,  // 22: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
+	6,  // 23: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
+	18, // 24: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
+	4,  // 25: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
+	4,  // 26: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
+	9,  // 27: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
+	22, // 28: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
+	25, // [25:29] is the sub-list for method output_type
+	21, // [21:25] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_rik_node_v1_node_proto_init() }
@@ -1976,9 +1995,11 @@ func file_rik_node_v1_node_proto_init() {
 		return
 	}
 	file_rik_node_v1_network_proto_init()
+	file_rik_node_v1_usage_proto_init()
 	file_rik_node_v1_node_proto_msgTypes[3].OneofWrappers = []any{
 		(*NodeMessage_Hello)(nil),
 		(*NodeMessage_Get)(nil),
+		(*NodeMessage_Measurements)(nil),
 	}
 	file_rik_node_v1_node_proto_msgTypes[6].OneofWrappers = []any{
 		(*ControllerMessage_Object)(nil),

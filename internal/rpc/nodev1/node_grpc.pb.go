@@ -145,7 +145,7 @@ type NodeClient interface {
 	// Renew gives a new certificate for the caller's own identity.
 	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Connect joins a node to the controller. The riklet asks for what its
-	// instances need, and the controller announces sessions.
+	// instances need and sends what it measured, and the controller announces sessions.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NodeMessage, ControllerMessage], error)
 	// Session carries one session: the log of a container, a command, a port, or an
 	// order to suspend or resume. A node needs no inbound port: the controller announces
@@ -215,7 +215,7 @@ type NodeServer interface {
 	// Renew gives a new certificate for the caller's own identity.
 	Renew(context.Context, *RenewRequest) (*JoinResponse, error)
 	// Connect joins a node to the controller. The riklet asks for what its
-	// instances need, and the controller announces sessions.
+	// instances need and sends what it measured, and the controller announces sessions.
 	Connect(grpc.BidiStreamingServer[NodeMessage, ControllerMessage]) error
 	// Session carries one session: the log of a container, a command, a port, or an
 	// order to suspend or resume. A node needs no inbound port: the controller announces

@@ -5,7 +5,7 @@ import "fmt"
 // Protocol is the version of the protocol of this package. A change after which an older peer
 // would misunderstand this one increases it. There is no negotiation: peers of different
 // versions refuse each other.
-const Protocol = 1
+const Protocol = 2
 
 // Program is one end of a connection.
 type Program struct {

@@ -1308,20 +1308,18 @@ func (x *Displace) GetForUid() string {
 
 // What the scheduler knows of a node's connection.
 type NodeReport struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Connected       bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"` // heard of within the deadline
-	Info            []byte                 `protobuf:"bytes,3,opt,name=info,proto3" json:"info,omitempty"`            // rik.dev/v1alpha1 NodeStatus in protobuf, without conditions; empty: unchanged
-	DiskPressure    bool                   `protobuf:"varint,4,opt,name=disk_pressure,json=diskPressure,proto3" json:"disk_pressure,omitempty"`
-	Metrics         string                 `protobuf:"bytes,5,opt,name=metrics,proto3" json:"metrics,omitempty"`                                                                                                                  // JSON of paper 002, "realtime node resources"; empty: unchanged
-	Labels          map[string]string      `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`                                          // that the node asks for
-	Taints          []byte                 `protobuf:"bytes,7,opt,name=taints,proto3" json:"taints,omitempty"`                                                                                                                    // JSON list of Taints that the node asks for at its first join
-	InstanceMetrics map[string]string      `protobuf:"bytes,8,rep,name=instance_metrics,json=instanceMetrics,proto3" json:"instance_metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // uid -> JSON of paper 002; empty: unchanged
-	Hold            *Hold                  `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`                                                                                                                        // absent: the node waits for nothing
-	Troubles        []*NodeTrouble         `protobuf:"bytes,20,rep,name=troubles,proto3" json:"troubles,omitempty"`                                                                                                               // all that there are now
-	NoNetwork       bool                   `protobuf:"varint,21,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`                                                                                           // instances have their loopback only
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"` // heard of within the deadline
+	Info          []byte                 `protobuf:"bytes,3,opt,name=info,proto3" json:"info,omitempty"`            // rik.dev/v1alpha1 NodeStatus in protobuf, without conditions; empty: unchanged
+	DiskPressure  bool                   `protobuf:"varint,4,opt,name=disk_pressure,json=diskPressure,proto3" json:"disk_pressure,omitempty"`
+	Labels        map[string]string      `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that the node asks for
+	Taints        []byte                 `protobuf:"bytes,7,opt,name=taints,proto3" json:"taints,omitempty"`                                                                           // JSON list of Taints that the node asks for at its first join
+	Hold          *Hold                  `protobuf:"bytes,9,opt,name=hold,proto3" json:"hold,omitempty"`                                                                               // absent: the node waits for nothing
+	Troubles      []*NodeTrouble         `protobuf:"bytes,20,rep,name=troubles,proto3" json:"troubles,omitempty"`                                                                      // all that there are now
+	NoNetwork     bool                   `protobuf:"varint,21,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`                                                  // instances have their loopback only
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeReport) Reset() {
@@ -1382,13 +1380,6 @@ func (x *NodeReport) GetDiskPressure() bool {
 	return false
 }
 
-func (x *NodeReport) GetMetrics() string {
-	if x != nil {
-		return x.Metrics
-	}
-	return ""
-}
-
 func (x *NodeReport) GetLabels() map[string]string {
 	if x != nil {
 		return x.Labels
@@ -1399,13 +1390,6 @@ func (x *NodeReport) GetLabels() map[string]string {
 func (x *NodeReport) GetTaints() []byte {
 	if x != nil {
 		return x.Taints
-	}
-	return nil
-}
-
-func (x *NodeReport) GetInstanceMetrics() map[string]string {
-	if x != nil {
-		return x.InstanceMetrics
 	}
 	return nil
 }
@@ -1703,7 +1687,6 @@ type WorkerMessage struct {
 	//	*WorkerMessage_Register
 	//	*WorkerMessage_Heartbeat
 	//	*WorkerMessage_Observation
-	//	*WorkerMessage_Metrics
 	//	*WorkerMessage_Hold
 	Message       isWorkerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
@@ -1774,15 +1757,6 @@ func (x *WorkerMessage) GetObservation() *Observation {
 	return nil
 }
 
-func (x *WorkerMessage) GetMetrics() *Metrics {
-	if x != nil {
-		if x, ok := x.Message.(*WorkerMessage_Metrics); ok {
-			return x.Metrics
-		}
-	}
-	return nil
-}
-
 func (x *WorkerMessage) GetHold() *Hold {
 	if x != nil {
 		if x, ok := x.Message.(*WorkerMessage_Hold); ok {
@@ -1808,10 +1782,6 @@ type WorkerMessage_Observation struct {
 	Observation *Observation `protobuf:"bytes,3,opt,name=observation,proto3,oneof"`
 }
 
-type WorkerMessage_Metrics struct {
-	Metrics *Metrics `protobuf:"bytes,4,opt,name=metrics,proto3,oneof"`
-}
-
 type WorkerMessage_Hold struct {
 	Hold *Hold `protobuf:"bytes,5,opt,name=hold,proto3,oneof"` // it began or changed; empty: it is over
 }
@@ -1821,8 +1791,6 @@ func (*WorkerMessage_Register) isWorkerMessage_Message() {}
 func (*WorkerMessage_Heartbeat) isWorkerMessage_Message() {}
 
 func (*WorkerMessage_Observation) isWorkerMessage_Message() {}
-
-func (*WorkerMessage_Metrics) isWorkerMessage_Message() {}
 
 func (*WorkerMessage_Hold) isWorkerMessage_Message() {}
 
@@ -2172,58 +2140,6 @@ func (x *UsedPort) GetHostNetworkOnly() bool {
 	return false
 }
 
-type Metrics struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`                                                                                     // JSON of paper 002
-	Instances     map[string]string      `protobuf:"bytes,2,rep,name=instances,proto3" json:"instances,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // uid -> JSON of paper 002
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Metrics) Reset() {
-	*x = Metrics{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Metrics) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Metrics) ProtoMessage() {}
-
-func (x *Metrics) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Metrics.ProtoReflect.Descriptor instead.
-func (*Metrics) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
-}
-
-func (x *Metrics) GetNode() string {
-	if x != nil {
-		return x.Node
-	}
-	return ""
-}
-
-func (x *Metrics) GetInstances() map[string]string {
-	if x != nil {
-		return x.Instances
-	}
-	return nil
-}
-
 // What a node saw of an instance. A later sequence replaces an earlier one.
 type Observation struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2240,7 +2156,7 @@ type Observation struct {
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2252,7 +2168,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2265,7 +2181,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Observation) GetUid() string {
@@ -2337,7 +2253,7 @@ type Order struct {
 
 func (x *Order) Reset() {
 	*x = Order{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2265,7 @@ func (x *Order) String() string {
 func (*Order) ProtoMessage() {}
 
 func (x *Order) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2278,7 @@ func (x *Order) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Order.ProtoReflect.Descriptor instead.
 func (*Order) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Order) GetTerm() int64 {
@@ -2505,7 +2421,7 @@ type Admitted struct {
 
 func (x *Admitted) Reset() {
 	*x = Admitted{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2517,7 +2433,7 @@ func (x *Admitted) String() string {
 func (*Admitted) ProtoMessage() {}
 
 func (x *Admitted) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2530,7 +2446,7 @@ func (x *Admitted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Admitted.ProtoReflect.Descriptor instead.
 func (*Admitted) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Admitted) GetHeartbeatMillis() int64 {
@@ -2559,7 +2475,7 @@ type Allowed struct {
 
 func (x *Allowed) Reset() {
 	*x = Allowed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2487,7 @@ func (x *Allowed) String() string {
 func (*Allowed) ProtoMessage() {}
 
 func (x *Allowed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2500,7 @@ func (x *Allowed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allowed.ProtoReflect.Descriptor instead.
 func (*Allowed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{32}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Allowed) GetInstances() []*Run {
@@ -2611,7 +2527,7 @@ type Confirmed struct {
 
 func (x *Confirmed) Reset() {
 	*x = Confirmed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2539,7 @@ func (x *Confirmed) String() string {
 func (*Confirmed) ProtoMessage() {}
 
 func (x *Confirmed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +2552,7 @@ func (x *Confirmed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Confirmed.ProtoReflect.Descriptor instead.
 func (*Confirmed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{33}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Confirmed) GetId() string {
@@ -2655,7 +2571,7 @@ type Dismissed struct {
 
 func (x *Dismissed) Reset() {
 	*x = Dismissed{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2583,7 @@ func (x *Dismissed) String() string {
 func (*Dismissed) ProtoMessage() {}
 
 func (x *Dismissed) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2596,7 @@ func (x *Dismissed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dismissed.ProtoReflect.Descriptor instead.
 func (*Dismissed) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{34}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{33}
 }
 
 type Run struct {
@@ -2697,7 +2613,7 @@ type Run struct {
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2625,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2638,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{35}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Run) GetUid() string {
@@ -2778,7 +2694,7 @@ type StopOrder struct {
 
 func (x *StopOrder) Reset() {
 	*x = StopOrder{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2706,7 @@ func (x *StopOrder) String() string {
 func (*StopOrder) ProtoMessage() {}
 
 func (x *StopOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2719,7 @@ func (x *StopOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopOrder.ProtoReflect.Descriptor instead.
 func (*StopOrder) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{36}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StopOrder) GetUid() string {
@@ -2838,7 +2754,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[37]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +2766,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[37]
+	mi := &file_rik_scheduler_v1_scheduler_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +2779,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{37}
+	return file_rik_scheduler_v1_scheduler_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Ack) GetUid() string {
@@ -2969,27 +2885,22 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\amessage\x18\x03 \x01(\tR\amessage\"5\n" +
 	"\bDisplace\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x17\n" +
-	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\xce\x04\n" +
+	"\afor_uid\x18\x02 \x01(\tR\x06forUid\"\x9e\x03\n" +
 	"\n" +
 	"NodeReport\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tconnected\x18\x02 \x01(\bR\tconnected\x12\x12\n" +
 	"\x04info\x18\x03 \x01(\fR\x04info\x12#\n" +
-	"\rdisk_pressure\x18\x04 \x01(\bR\fdiskPressure\x12\x18\n" +
-	"\ametrics\x18\x05 \x01(\tR\ametrics\x12@\n" +
+	"\rdisk_pressure\x18\x04 \x01(\bR\fdiskPressure\x12@\n" +
 	"\x06labels\x18\x06 \x03(\v2(.rik.scheduler.v1.NodeReport.LabelsEntryR\x06labels\x12\x16\n" +
-	"\x06taints\x18\a \x01(\fR\x06taints\x12\\\n" +
-	"\x10instance_metrics\x18\b \x03(\v21.rik.scheduler.v1.NodeReport.InstanceMetricsEntryR\x0finstanceMetrics\x12*\n" +
+	"\x06taints\x18\a \x01(\fR\x06taints\x12*\n" +
 	"\x04hold\x18\t \x01(\v2\x16.rik.scheduler.v1.HoldR\x04hold\x129\n" +
 	"\btroubles\x18\x14 \x03(\v2\x1d.rik.scheduler.v1.NodeTroubleR\btroubles\x12\x1d\n" +
 	"\n" +
 	"no_network\x18\x15 \x01(\bR\tnoNetwork\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1aB\n" +
-	"\x14InstanceMetricsEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\x9c\x01\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
@@ -3012,14 +2923,13 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06scores\x18\x05 \x03(\v2).rik.scheduler.v1.NodeVerdict.ScoresEntryR\x06scores\x1a9\n" +
 	"\vScoresEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xb9\x02\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x88\x02\n" +
 	"\rWorkerMessage\x128\n" +
 	"\bregister\x18\x01 \x01(\v2\x1a.rik.scheduler.v1.RegisterH\x00R\bregister\x12;\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1b.rik.scheduler.v1.HeartbeatH\x00R\theartbeat\x12A\n" +
-	"\vobservation\x18\x03 \x01(\v2\x1d.rik.scheduler.v1.ObservationH\x00R\vobservation\x125\n" +
-	"\ametrics\x18\x04 \x01(\v2\x19.rik.scheduler.v1.MetricsH\x00R\ametrics\x12,\n" +
+	"\vobservation\x18\x03 \x01(\v2\x1d.rik.scheduler.v1.ObservationH\x00R\vobservation\x12,\n" +
 	"\x04hold\x18\x05 \x01(\v2\x16.rik.scheduler.v1.HoldH\x00R\x04holdB\t\n" +
-	"\amessage\"\x92\x04\n" +
+	"\amessageJ\x04\b\x04\x10\x05\"\x92\x04\n" +
 	"\bRegister\x12\x1b\n" +
 	"\tnode_name\x18\x01 \x01(\tR\bnodeName\x12\x1d\n" +
 	"\n" +
@@ -3055,13 +2965,7 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\bUsedPort\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\x05R\x04port\x12*\n" +
-	"\x11host_network_only\x18\x14 \x01(\bR\x0fhostNetworkOnly\"\xa3\x01\n" +
-	"\aMetrics\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\x12F\n" +
-	"\tinstances\x18\x02 \x03(\v2(.rik.scheduler.v1.Metrics.InstancesEntryR\tinstances\x1a<\n" +
-	"\x0eInstancesEntry\x12\x10\n" +
-	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb8\x01\n" +
+	"\x11host_network_only\x18\x14 \x01(\bR\x0fhostNetworkOnly\"\xb8\x01\n" +
 	"\vObservation\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x03R\bsequence\x12\x14\n" +
@@ -3122,7 +3026,7 @@ func file_rik_scheduler_v1_scheduler_proto_rawDescGZIP() []byte {
 	return file_rik_scheduler_v1_scheduler_proto_rawDescData
 }
 
-var file_rik_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_rik_scheduler_v1_scheduler_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_rik_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*SyncRequest)(nil),    // 0: rik.scheduler.v1.SyncRequest
 	(*Hello)(nil),          // 1: rik.scheduler.v1.Hello
@@ -3152,22 +3056,19 @@ var file_rik_scheduler_v1_scheduler_proto_goTypes = []any{
 	(*Heartbeat)(nil),      // 25: rik.scheduler.v1.Heartbeat
 	(*NodeTrouble)(nil),    // 26: rik.scheduler.v1.NodeTrouble
 	(*UsedPort)(nil),       // 27: rik.scheduler.v1.UsedPort
-	(*Metrics)(nil),        // 28: rik.scheduler.v1.Metrics
-	(*Observation)(nil),    // 29: rik.scheduler.v1.Observation
-	(*Order)(nil),          // 30: rik.scheduler.v1.Order
-	(*Admitted)(nil),       // 31: rik.scheduler.v1.Admitted
-	(*Allowed)(nil),        // 32: rik.scheduler.v1.Allowed
-	(*Confirmed)(nil),      // 33: rik.scheduler.v1.Confirmed
-	(*Dismissed)(nil),      // 34: rik.scheduler.v1.Dismissed
-	(*Run)(nil),            // 35: rik.scheduler.v1.Run
-	(*StopOrder)(nil),      // 36: rik.scheduler.v1.StopOrder
-	(*Ack)(nil),            // 37: rik.scheduler.v1.Ack
-	nil,                    // 38: rik.scheduler.v1.Instance.LabelsEntry
-	nil,                    // 39: rik.scheduler.v1.NodeReport.LabelsEntry
-	nil,                    // 40: rik.scheduler.v1.NodeReport.InstanceMetricsEntry
-	nil,                    // 41: rik.scheduler.v1.NodeVerdict.ScoresEntry
-	nil,                    // 42: rik.scheduler.v1.Register.LabelsEntry
-	nil,                    // 43: rik.scheduler.v1.Metrics.InstancesEntry
+	(*Observation)(nil),    // 28: rik.scheduler.v1.Observation
+	(*Order)(nil),          // 29: rik.scheduler.v1.Order
+	(*Admitted)(nil),       // 30: rik.scheduler.v1.Admitted
+	(*Allowed)(nil),        // 31: rik.scheduler.v1.Allowed
+	(*Confirmed)(nil),      // 32: rik.scheduler.v1.Confirmed
+	(*Dismissed)(nil),      // 33: rik.scheduler.v1.Dismissed
+	(*Run)(nil),            // 34: rik.scheduler.v1.Run
+	(*StopOrder)(nil),      // 35: rik.scheduler.v1.StopOrder
+	(*Ack)(nil),            // 36: rik.scheduler.v1.Ack
+	nil,                    // 37: rik.scheduler.v1.Instance.LabelsEntry
+	nil,                    // 38: rik.scheduler.v1.NodeReport.LabelsEntry
+	nil,                    // 39: rik.scheduler.v1.NodeVerdict.ScoresEntry
+	nil,                    // 40: rik.scheduler.v1.Register.LabelsEntry
 }
 var file_rik_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	1,  // 0: rik.scheduler.v1.SyncRequest.hello:type_name -> rik.scheduler.v1.Hello
@@ -3183,49 +3084,46 @@ var file_rik_scheduler_v1_scheduler_proto_depIdxs = []int32{
 	2,  // 10: rik.scheduler.v1.SyncRequest.synced:type_name -> rik.scheduler.v1.Synced
 	12, // 11: rik.scheduler.v1.SyncRequest.tombstone:type_name -> rik.scheduler.v1.Tombstone
 	5,  // 12: rik.scheduler.v1.SyncRequest.deleted_node:type_name -> rik.scheduler.v1.DeletedNode
-	38, // 13: rik.scheduler.v1.Instance.labels:type_name -> rik.scheduler.v1.Instance.LabelsEntry
+	37, // 13: rik.scheduler.v1.Instance.labels:type_name -> rik.scheduler.v1.Instance.LabelsEntry
 	14, // 14: rik.scheduler.v1.SyncResponse.welcome:type_name -> rik.scheduler.v1.Welcome
 	15, // 15: rik.scheduler.v1.SyncResponse.binding:type_name -> rik.scheduler.v1.Binding
 	16, // 16: rik.scheduler.v1.SyncResponse.unplaced:type_name -> rik.scheduler.v1.Unplaced
-	29, // 17: rik.scheduler.v1.SyncResponse.observation:type_name -> rik.scheduler.v1.Observation
+	28, // 17: rik.scheduler.v1.SyncResponse.observation:type_name -> rik.scheduler.v1.Observation
 	18, // 18: rik.scheduler.v1.SyncResponse.node:type_name -> rik.scheduler.v1.NodeReport
 	17, // 19: rik.scheduler.v1.SyncResponse.displace:type_name -> rik.scheduler.v1.Displace
-	39, // 20: rik.scheduler.v1.NodeReport.labels:type_name -> rik.scheduler.v1.NodeReport.LabelsEntry
-	40, // 21: rik.scheduler.v1.NodeReport.instance_metrics:type_name -> rik.scheduler.v1.NodeReport.InstanceMetricsEntry
-	19, // 22: rik.scheduler.v1.NodeReport.hold:type_name -> rik.scheduler.v1.Hold
-	26, // 23: rik.scheduler.v1.NodeReport.troubles:type_name -> rik.scheduler.v1.NodeTrouble
-	22, // 24: rik.scheduler.v1.Explanation.nodes:type_name -> rik.scheduler.v1.NodeVerdict
-	41, // 25: rik.scheduler.v1.NodeVerdict.scores:type_name -> rik.scheduler.v1.NodeVerdict.ScoresEntry
-	24, // 26: rik.scheduler.v1.WorkerMessage.register:type_name -> rik.scheduler.v1.Register
-	25, // 27: rik.scheduler.v1.WorkerMessage.heartbeat:type_name -> rik.scheduler.v1.Heartbeat
-	29, // 28: rik.scheduler.v1.WorkerMessage.observation:type_name -> rik.scheduler.v1.Observation
-	28, // 29: rik.scheduler.v1.WorkerMessage.metrics:type_name -> rik.scheduler.v1.Metrics
-	19, // 30: rik.scheduler.v1.WorkerMessage.hold:type_name -> rik.scheduler.v1.Hold
-	42, // 31: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
-	19, // 32: rik.scheduler.v1.Register.hold:type_name -> rik.scheduler.v1.Hold
-	26, // 33: rik.scheduler.v1.Register.troubles:type_name -> rik.scheduler.v1.NodeTrouble
-	27, // 34: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
-	26, // 35: rik.scheduler.v1.Heartbeat.troubles:type_name -> rik.scheduler.v1.NodeTrouble
-	43, // 36: rik.scheduler.v1.Metrics.instances:type_name -> rik.scheduler.v1.Metrics.InstancesEntry
-	31, // 37: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
-	32, // 38: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
-	35, // 39: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
-	36, // 40: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
-	37, // 41: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
-	33, // 42: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
-	34, // 43: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
-	35, // 44: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
-	0,  // 45: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
-	20, // 46: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
-	23, // 47: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
-	13, // 48: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
-	21, // 49: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
-	30, // 50: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
-	48, // [48:51] is the sub-list for method output_type
-	45, // [45:48] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	38, // 20: rik.scheduler.v1.NodeReport.labels:type_name -> rik.scheduler.v1.NodeReport.LabelsEntry
+	19, // 21: rik.scheduler.v1.NodeReport.hold:type_name -> rik.scheduler.v1.Hold
+	26, // 22: rik.scheduler.v1.NodeReport.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	22, // 23: rik.scheduler.v1.Explanation.nodes:type_name -> rik.scheduler.v1.NodeVerdict
+	39, // 24: rik.scheduler.v1.NodeVerdict.scores:type_name -> rik.scheduler.v1.NodeVerdict.ScoresEntry
+	24, // 25: rik.scheduler.v1.WorkerMessage.register:type_name -> rik.scheduler.v1.Register
+	25, // 26: rik.scheduler.v1.WorkerMessage.heartbeat:type_name -> rik.scheduler.v1.Heartbeat
+	28, // 27: rik.scheduler.v1.WorkerMessage.observation:type_name -> rik.scheduler.v1.Observation
+	19, // 28: rik.scheduler.v1.WorkerMessage.hold:type_name -> rik.scheduler.v1.Hold
+	40, // 29: rik.scheduler.v1.Register.labels:type_name -> rik.scheduler.v1.Register.LabelsEntry
+	19, // 30: rik.scheduler.v1.Register.hold:type_name -> rik.scheduler.v1.Hold
+	26, // 31: rik.scheduler.v1.Register.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	27, // 32: rik.scheduler.v1.Heartbeat.used_ports:type_name -> rik.scheduler.v1.UsedPort
+	26, // 33: rik.scheduler.v1.Heartbeat.troubles:type_name -> rik.scheduler.v1.NodeTrouble
+	30, // 34: rik.scheduler.v1.Order.admitted:type_name -> rik.scheduler.v1.Admitted
+	31, // 35: rik.scheduler.v1.Order.allowed:type_name -> rik.scheduler.v1.Allowed
+	34, // 36: rik.scheduler.v1.Order.run:type_name -> rik.scheduler.v1.Run
+	35, // 37: rik.scheduler.v1.Order.stop:type_name -> rik.scheduler.v1.StopOrder
+	36, // 38: rik.scheduler.v1.Order.ack:type_name -> rik.scheduler.v1.Ack
+	32, // 39: rik.scheduler.v1.Order.confirmed:type_name -> rik.scheduler.v1.Confirmed
+	33, // 40: rik.scheduler.v1.Order.dismissed:type_name -> rik.scheduler.v1.Dismissed
+	34, // 41: rik.scheduler.v1.Allowed.instances:type_name -> rik.scheduler.v1.Run
+	0,  // 42: rik.scheduler.v1.Scheduler.Sync:input_type -> rik.scheduler.v1.SyncRequest
+	20, // 43: rik.scheduler.v1.Scheduler.Explain:input_type -> rik.scheduler.v1.ExplainRequest
+	23, // 44: rik.scheduler.v1.Worker.Connect:input_type -> rik.scheduler.v1.WorkerMessage
+	13, // 45: rik.scheduler.v1.Scheduler.Sync:output_type -> rik.scheduler.v1.SyncResponse
+	21, // 46: rik.scheduler.v1.Scheduler.Explain:output_type -> rik.scheduler.v1.Explanation
+	29, // 47: rik.scheduler.v1.Worker.Connect:output_type -> rik.scheduler.v1.Order
+	45, // [45:48] is the sub-list for method output_type
+	42, // [42:45] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_rik_scheduler_v1_scheduler_proto_init() }
@@ -3260,10 +3158,9 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 		(*WorkerMessage_Register)(nil),
 		(*WorkerMessage_Heartbeat)(nil),
 		(*WorkerMessage_Observation)(nil),
-		(*WorkerMessage_Metrics)(nil),
 		(*WorkerMessage_Hold)(nil),
 	}
-	file_rik_scheduler_v1_scheduler_proto_msgTypes[30].OneofWrappers = []any{
+	file_rik_scheduler_v1_scheduler_proto_msgTypes[29].OneofWrappers = []any{
 		(*Order_Admitted)(nil),
 		(*Order_Allowed)(nil),
 		(*Order_Run)(nil),
@@ -3278,7 +3175,7 @@ func file_rik_scheduler_v1_scheduler_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rik_scheduler_v1_scheduler_proto_rawDesc), len(file_rik_scheduler_v1_scheduler_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -8,7 +8,6 @@
 package validate
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -41,8 +40,6 @@ const (
 	// MaxPorts is the number of ports in use on a machine: each number once for each of three
 	// protocols.
 	MaxPorts = 3 * 65536
-	// MaxMeasured is the size of the metrics of a node or of one instance, in bytes.
-	MaxMeasured = 16 << 10
 	// MaxLabels is the number of labels that a node requests.
 	MaxLabels = 256
 	// MaxHoldWord is the length of the ID and the cluster of a hold, in bytes. IDs and UIDs are
@@ -152,21 +149,6 @@ func Hold(h *schedulerv1.Hold) bool {
 	return h.GetId() != "" && len(h.GetId()) <= MaxHoldWord && len(h.GetCluster()) <= MaxHoldWord &&
 		h.GetTerm() >= 0 && h.GetInstances() >= 0 && slices.Contains(reasons, h.GetReason())
 }
-
-// Metrics keeps the metrics of the node itself and of the node's own instances. mine reports
-// whether the node has an instance.
-func Metrics(m *schedulerv1.Metrics, mine func(uid string) bool) {
-	if !measured(m.GetNode()) {
-		m.Node = ""
-	}
-	for uid, text := range m.GetInstances() {
-		if !measured(text) || !mine(uid) {
-			delete(m.Instances, uid)
-		}
-	}
-}
-
-func measured(text string) bool { return len(text) <= MaxMeasured && json.Valid([]byte(text)) }
 
 // Observation cuts an observation to its limits. ok is false if it lacks a valid UID, sequence
 // number or phase. dropped describes what was dropped.

@@ -100,24 +100,6 @@ func TestWhatIsLeftOfARegistration(t *testing.T) {
 	}
 }
 
-// TestOnlyOwnInstancesAreMeasured: metrics of invented instances and of other nodes' instances
-// are dropped.
-func TestOnlyOwnInstancesAreMeasured(t *testing.T) {
-	t.Parallel()
-	m := &schedulerv1.Metrics{Node: `{"cpu":{}}`, Instances: map[string]string{"mine": `{}`, "theirs": `{}`, "big": `"` + strings.Repeat("x", MaxMeasured) + `"`, "broken": "{"}}
-	for i := range 100_000 {
-		m.Instances[fmt.Sprint("invented-", i)] = "{}"
-	}
-	Metrics(m, func(uid string) bool { return uid == "mine" || uid == "big" || uid == "broken" })
-	if len(m.Instances) != 1 || m.Instances["mine"] != "{}" || m.Node == "" {
-		t.Errorf("%d instances are measured, want one", len(m.Instances))
-	}
-	m.Node = "{" + strings.Repeat(" ", MaxMeasured) + "}"
-	if Metrics(m, func(string) bool { return true }); m.Node != "" {
-		t.Error("endless metrics of the node are taken")
-	}
-}
-
 func TestHeartbeatsAreBounded(t *testing.T) {
 	t.Parallel()
 	h := &schedulerv1.Heartbeat{Images: make([]string, MaxImages+5), UsedPorts: []*schedulerv1.UsedPort{

@@ -38,7 +38,7 @@ func (e *machines) Usage(r engine.Running) *instance.VMUsage {
 		return nil
 	}
 	u := &instance.VMUsage{
-		VCPUNanos: found.VCPUNanos, Exits: found.Exits,
+		VcpuNanos: found.VCPUNanos, Exits: found.Exits,
 		DiskReadBytes: found.DiskReadBytes, DiskWriteBytes: found.DiskWriteBytes, DiskReads: found.DiskReads, DiskWrites: found.DiskWrites,
 	}
 	// The kernel counts the network traffic: that works for every VMM and does not trust the
