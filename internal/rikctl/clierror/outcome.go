@@ -139,6 +139,7 @@ func outcomeOfTyped(err error, server string) Outcome {
 	return outcomeOfText("error: "+err.Error(), code, server)
 }
 
+// NextForType is the next step for a user who named a type that the server does not have.
 const NextForType = `"rikctl api-resources" lists the types that the server has`
 
 // outcomeOfReason maps an API server's reason to an exit code.

@@ -153,6 +153,8 @@ func DecodeWorkload(d Document, namespace string) (*rikv1alpha1.Workload, error)
 	return w, nil
 }
 
+// FromPublished converts a workload in the format of the published RIK. It uses namespace if the
+// document names none.
 func FromPublished(d Document, namespace string) (*rikv1alpha1.Workload, error) {
 	definition, err := v0.Decode(d.Data)
 	if err != nil {
@@ -197,6 +199,7 @@ func DecodeStrict(d Document) (runtime.Object, error) {
 	return obj, nil
 }
 
+// KindOf returns the kind of a document in YAML or JSON.
 func KindOf(data []byte) (schema.GroupVersionKind, error) {
 	var head struct {
 		APIVersion string `json:"apiVersion"`

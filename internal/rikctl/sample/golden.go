@@ -19,6 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
+// Golden compares got with the golden file of that name. It writes the file with -update.
 func Golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
@@ -41,6 +42,7 @@ func At(hour int) metav1.Time {
 	return metav1.NewTime(time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC))
 }
 
+// SampleTemplate returns a template with a value in the fields that commands print.
 func SampleTemplate() rikv1alpha1.InstanceTemplate {
 	return rikv1alpha1.InstanceTemplate{
 		Kind: rikv1alpha1.KindPod, RestartPolicy: rikv1alpha1.RestartAlways,
@@ -68,6 +70,7 @@ func SampleTemplate() rikv1alpha1.InstanceTemplate {
 	}
 }
 
+// SampleWorkload returns a workload with a value in the fields that commands print.
 func SampleWorkload() *rikv1alpha1.Workload {
 	return &rikv1alpha1.Workload{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "0e4c1da4-0277-4088-9f37-8f445cbe8e46",
@@ -85,6 +88,7 @@ func SampleWorkload() *rikv1alpha1.Workload {
 	}
 }
 
+// SampleInstance returns a running instance of SampleWorkload.
 func SampleInstance() *rikv1alpha1.Instance {
 	started := At(9)
 	return &rikv1alpha1.Instance{
@@ -102,6 +106,7 @@ func SampleInstance() *rikv1alpha1.Instance {
 	}
 }
 
+// SampleNode returns a node with a value in the fields that commands print.
 func SampleNode() *rikv1alpha1.Node {
 	return &rikv1alpha1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "77aa", CreationTimestamp: At(7), Labels: map[string]string{"disk": "ssd"}},

@@ -27,6 +27,7 @@ type Target struct {
 }
 
 var (
+	// InstanceWords are the words for the type of an instance on the command line.
 	InstanceWords = []string{"instance", "instances", "inst", "ins"}
 	workloadWords = []string{"workload", "workloads", "wl", "app", "apps", "function", "functions", "fn"}
 )

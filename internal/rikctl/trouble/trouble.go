@@ -30,9 +30,9 @@ const (
 // trouble is a problem of an instance and its next step.
 type trouble struct{ what, next string }
 
-// OfInstance lists the problems that prevent an instance or its containers from running
+// ofInstance lists the problems that prevent an instance or its containers from running
 // and being ready.
-func OfInstance(i *rikv1alpha1.Instance) []trouble {
+func ofInstance(i *rikv1alpha1.Instance) []trouble {
 	var all []trouble
 	for _, list := range [][]rikv1alpha1.ContainerStatus{i.Status.InitContainers, i.Status.Containers} {
 		for n := range list {
@@ -70,6 +70,7 @@ func containerTrouble(i *rikv1alpha1.Instance, c *rikv1alpha1.ContainerStatus) (
 	return trouble{what, nextStep(i, c.Reason, c.Name)}, true
 }
 
+// Reasoned joins a reason and a message, of which either may be empty.
 func Reasoned(reason, message string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(reason+": "+message, ": "), ": ")
 }
@@ -113,7 +114,7 @@ func OfWorkload(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) [
 		if i.Status.Ready || i.DeletionTimestamp != nil {
 			continue
 		}
-		for _, t := range OfInstance(i) {
+		for _, t := range ofInstance(i) {
 			if !seen[t.what] && len(lines) < maxTroubles {
 				seen[t.what] = true
 				lines = append(lines, fmt.Sprintf("  instance %s is %s: %s", i.Name, target.PhaseOf(i), t.what))
@@ -145,7 +146,7 @@ func NotStarted(i *rikv1alpha1.Instance, container string) (string, error) {
 
 // Print writes the problems of an instance.
 func Print(out io.Writer, i *rikv1alpha1.Instance) {
-	all := OfInstance(i)
+	all := ofInstance(i)
 	for _, t := range all {
 		_, _ = fmt.Fprintf(out, "Instance %s, %s\n", i.Name, printers.EscapeTerminal(t.what))
 		_, _ = fmt.Fprintf(out, "  next: %s\n", t.next)

@@ -43,7 +43,7 @@ func TestTroublesAreExplained(t *testing.T) {
 		"of the instance": {rikv1alpha1.InstanceStatus{Reason: "PrepareFailed", Message: "no room"}, []string{"PrepareFailed: no room"}, "rikctl describe instance i1"},
 	} {
 		i := &rikv1alpha1.Instance{ObjectMeta: metav1.ObjectMeta{Name: "i1"}, Spec: rikv1alpha1.InstanceSpec{NodeName: "n1"}, Status: tc.status}
-		got := OfInstance(i)
+		got := ofInstance(i)
 		var out strings.Builder
 		Print(&out, i)
 		if len(tc.what) == 0 {

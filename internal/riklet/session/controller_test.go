@@ -44,9 +44,7 @@ type user struct {
 	half   bool // the node has sent all output
 	end    *nodev1.SessionEnd
 	opened bool
-	over   bool // the node has ended the stream, or its user has left
 
-	secret string
 	refuse bool          // do not accept the stream
 	pause  chan struct{} // not nil: nothing is read until it is closed
 	enough int           // not 0: nothing is read after so many bytes

@@ -89,7 +89,7 @@ func Parse(s string) (Reference, error) {
 		}
 	}
 	if scheme, _, ok := strings.Cut(s, "://"); ok {
-		return Reference{}, fmt.Errorf("transport %q is unknown: use docker://, oci:, oci-archive:, docker-archive: or dir:", scheme)
+		return Reference{}, fmt.Errorf("transport %q is unknown: use docker://, oci:, oci-archive:, docker-archive: or dir: before the image", scheme)
 	}
 	return parseRemote(s)
 }
