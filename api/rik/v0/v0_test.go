@@ -2,7 +2,6 @@ package v0
 
 import (
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,25 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
-
-func golden(t *testing.T, path string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
-}
 
 func decodeFile(t *testing.T, path string) *Definition {
 	t.Helper()
@@ -64,13 +46,13 @@ func TestConversionGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("testdata", name+".workload.golden"), out)
+			golden.Compare(t, name+".workload.golden", out)
 
 			back, err := json.MarshalIndent(FromWorkload(w), "", "  ")
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join("testdata", name+".back.golden"), append(back, '\n'))
+			golden.Compare(t, name+".back.golden", append(back, '\n'))
 		})
 	}
 }
@@ -90,7 +72,7 @@ func TestInstanceGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/instance.golden", append(out, '\n'))
+	golden.Compare(t, "instance.golden", append(out, '\n'))
 }
 
 func TestDecodeErrors(t *testing.T) {

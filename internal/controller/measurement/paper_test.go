@@ -3,43 +3,26 @@ package measurement
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/rpc/usage"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 // golden compares the paper's document of an item with testdata/name.
-func golden(t *testing.T, name string, item usage.Item) {
+func compareJSON(t *testing.T, name string, item usage.Item) {
 	t.Helper()
 	var got bytes.Buffer
 	if err := json.Indent(&got, item.Raw, "", "  "); err != nil {
 		t.Fatal(err)
 	}
 	got.WriteByte('\n')
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
+	golden.Compare(t, name, got.Bytes())
 }
 
 // instance returns an instance on the paper's node.
@@ -64,14 +47,14 @@ func TestPapersShapes(t *testing.T) {
 			{Name: "/dev/nvme0n1p3", TotalBytes: 496896393216, FreeBytes: 247193731072}, {Name: "/dev/nvme0n1p1", TotalBytes: 824180736, FreeBytes: 765984768},
 		},
 	}})
-	golden(t, "node-usage.json", node)
+	compareJSON(t, "node-usage.json", node)
 	if node.Name != "node-639d7" || node.Node != "node-639d7" || node.CPUMillis != 2400 || node.MemoryBytes != 17179869184 || *node.CPUPercent != 20 || *node.MemoryPercent != 50 {
 		t.Errorf("Node() = %+v", node)
 	}
 	app := Instance(instance("nginx-56Ksl", "nginx", "10.244.2.177", 1, 1),
 		&rikv1alpha1.InstanceTemplate{App: &rikv1alpha1.App{Repo: "https://example.com", Version: "1.19.1"}},
 		&nodev1.Usage{Uid: "uid", CpuMillis: 250, MemoryBytes: 1 << 20})
-	golden(t, "app-usage.json", app)
+	compareJSON(t, "app-usage.json", app)
 	if app.Namespace != "shop" || app.Name != "nginx-56Ksl" || app.Node != "node-639d7" || app.CPUMillis != 250 || app.MemoryBytes != 1<<20 || app.VM != nil || app.CPUPercent != nil {
 		t.Errorf("Instance() = %+v", app)
 	}
@@ -80,7 +63,7 @@ func TestPapersShapes(t *testing.T) {
 		&nodev1.Usage{Uid: "uid", CpuMillis: 250, MemoryBytes: 1 << 28, Vm: &nodev1.VMUsage{
 			VcpuNanos: 1, Exits: 2, DiskReadBytes: 3, DiskWriteBytes: 4, DiskReads: 5, DiskWrites: 6, NetworkReceiveBytes: 7, NetworkTransmitBytes: 8,
 		}})
-	golden(t, "vm-usage.json", vm)
+	compareJSON(t, "vm-usage.json", vm)
 	if vm.VM == nil || vm.VM.NetworkTransmitBytes != 8 {
 		t.Errorf("Instance() of a microVM = %+v", vm)
 	}

@@ -10,6 +10,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 func sampleCluster() *workloadv1alpha1.Cluster {
@@ -50,7 +51,7 @@ func TestDescribeClusterGolden(t *testing.T) {
 			if strings.Contains(got, sample.Canary) {
 				t.Errorf("the description holds the kubeconfig:\n%s", got)
 			}
-			sample.Golden(t, name, []byte(got))
+			golden.Compare(t, name+".golden", []byte(got))
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/sample"
 	"rik.dev/rik/internal/rikctl/scheme"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 func TestDescribeGolden(t *testing.T) {
@@ -53,7 +54,7 @@ func TestDescribeGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sample.Golden(t, tc.name, []byte(got))
+			golden.Compare(t, tc.name+".golden", []byte(got))
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
 	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 func TestNegotiatePlanGolden(t *testing.T) {
@@ -56,7 +57,7 @@ func TestNegotiatePlanGolden(t *testing.T) {
 			if strings.Contains(out.String(), "\x1b") {
 				t.Errorf("what a cluster says reaches the terminal: %q", out.String())
 			}
-			sample.Golden(t, name, out.Bytes())
+			golden.Compare(t, name+".golden", out.Bytes())
 		})
 	}
 }

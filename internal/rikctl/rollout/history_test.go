@@ -8,6 +8,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 func TestHistoryGolden(t *testing.T) {
@@ -25,5 +26,5 @@ func TestHistoryGolden(t *testing.T) {
 	if err := printTemplate(&out, &revisions[1]); err != nil {
 		t.Fatal(err)
 	}
-	sample.Golden(t, "history", out.Bytes())
+	golden.Compare(t, "history"+".golden", out.Bytes())
 }

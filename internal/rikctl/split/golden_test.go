@@ -16,6 +16,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 // leafOf returns a root's leaf for a cluster, with some of its replicas ready.
@@ -114,7 +115,7 @@ func TestWhyDividedGolden(t *testing.T) {
 			if strings.Contains(out.String(), "\x1b") {
 				t.Errorf("what a cluster says reaches the terminal: %q", out.String())
 			}
-			sample.Golden(t, name, out.Bytes())
+			golden.Compare(t, name+".golden", out.Bytes())
 		})
 	}
 }
@@ -128,7 +129,7 @@ func TestWhyDividedJSON(t *testing.T) {
 		if err := printer.Data(&out, whyOf(t, s), output); err != nil {
 			t.Fatal(err)
 		}
-		sample.Golden(t, "why-divided-"+output, out.Bytes())
+		golden.Compare(t, "why-divided-"+output+".golden", out.Bytes())
 	}
 }
 
@@ -196,7 +197,7 @@ func TestPlanGolden(t *testing.T) {
 			if err := printPlans(&out, p); err != nil {
 				t.Fatal(err)
 			}
-			sample.Golden(t, name, out.Bytes())
+			golden.Compare(t, name+".golden", out.Bytes())
 			if got := p.changes(); got != tc.changes {
 				t.Errorf("changes = %v, want %v\n%s", got, tc.changes, out.String())
 			}
@@ -227,7 +228,7 @@ func TestWhatifGolden(t *testing.T) {
 			if err := printImpact(&out, look, &s, now); err != nil {
 				t.Fatal(err)
 			}
-			sample.Golden(t, name, out.Bytes())
+			golden.Compare(t, name+".golden", out.Bytes())
 		})
 	}
 }

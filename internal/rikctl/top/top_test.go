@@ -7,6 +7,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/sample"
 	"rik.dev/rik/internal/rpc/usage"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 func TestTopGolden(t *testing.T) {
@@ -24,18 +25,18 @@ func TestTopGolden(t *testing.T) {
 	if err := printTopNodes(&out, byCPU, []rikv1alpha1.Node{*sample.SampleNode()}, false); err != nil {
 		t.Fatal(err)
 	}
-	sample.Golden(t, "top-nodes", out.Bytes())
+	golden.Compare(t, "top-nodes"+".golden", out.Bytes())
 	out.Reset()
 	if err := printTopInstances(&out, byCPU, topFlags{allSpaces: true}); err != nil {
 		t.Fatal(err)
 	}
-	sample.Golden(t, "top-instances", out.Bytes())
+	golden.Compare(t, "top-instances"+".golden", out.Bytes())
 	out.Reset()
 	byCPU[1].VM = &usage.VM{VCPUNanos: 12_345_678_901, Exits: 99, DiskReadBytes: 3 << 20, DiskWriteBytes: 1023, NetworkReceiveBytes: 5 << 10, NetworkTransmitBytes: 7 << 30}
 	if err := printTopVMs(&out, byCPU, topFlags{allSpaces: true}); err != nil {
 		t.Fatal(err)
 	}
-	sample.Golden(t, "top-vms", out.Bytes())
+	golden.Compare(t, "top-vms"+".golden", out.Bytes())
 
 	if got, err := choose(items, "nodes", []string{"worker-2"}, ""); err != nil || len(got) != 1 || got[0].Name != "worker-2" {
 		t.Errorf("choose by name = %v, %v", got, err)

@@ -7,6 +7,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/sample"
 	"rik.dev/rik/internal/rpc/schedulerv1"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 func TestWhyGolden(t *testing.T) {
@@ -35,7 +36,7 @@ func TestWhyGolden(t *testing.T) {
 			if err := printWhy(&out, tc.i, tc.e); err != nil {
 				t.Fatal(err)
 			}
-			sample.Golden(t, tc.name, out.Bytes())
+			golden.Compare(t, tc.name+".golden", out.Bytes())
 		})
 	}
 }

@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"net"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -23,31 +20,18 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 // golden compares with testdata/name.
-func golden(t *testing.T, name string, got any) {
+func compareJSON(t *testing.T, name string, got any) {
 	t.Helper()
 	text, err := json.MarshalIndent(got, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text = append(text, '\n')
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(text)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
+	golden.Compare(t, name, text)
 }
 
 // The numbers are those of the papers.
@@ -58,7 +42,7 @@ func TestPapersShapes(t *testing.T) {
 		OperatingSystem: "linux", Architecture: "amd64", KernelVersion: "4.19.0-11-amd64",
 		Hostname: "node-639d7", InternalAddress: "10.114.0.8", ExternalAddress: "134.209.252.162",
 	}
-	golden(t, "node-resources.json", Resources("node-639d7", info))
+	compareJSON(t, "node-resources.json", Resources("node-639d7", info))
 }
 
 func TestUsageOfANode(t *testing.T) {

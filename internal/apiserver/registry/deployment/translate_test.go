@@ -1,7 +1,6 @@
 package deployment
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,9 +23,8 @@ import (
 
 	translation "rik.dev/rik/api/rik/deployment"
 	"rik.dev/rik/internal/apiserver/apis/rik/install"
+	"rik.dev/rik/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // init fills the scheme, which has no lock, before any test runs.
 func init() { install.Install(legacyscheme.Scheme) }
@@ -77,19 +75,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata", name+".workload.yaml")
-			if *update {
-				if err := os.WriteFile(golden, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("the workload (-want +got):\n%s", diff)
-			}
+			golden.Compare(t, name+".workload.yaml", got)
 		})
 	}
 }

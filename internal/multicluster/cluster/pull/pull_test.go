@@ -2,20 +2,15 @@ package pull_test
 
 import (
 	"bytes"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"rik.dev/rik/internal/multicluster/cluster/pull"
+	"rik.dev/rik/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite golden files")
 
 // canary stands for the credentials.
 const canary = "c4n4ry-5ecret"
@@ -57,25 +52,8 @@ func TestRenderGolden(t *testing.T) {
 			if strings.Contains(got.String(), canary) {
 				t.Error("the credentials are there in clear") // the data of a Secret is base64
 			}
-			golden(t, name, got.Bytes())
+			golden.Compare(t, name+".golden", got.Bytes())
 		})
-	}
-}
-
-func golden(t *testing.T, name string, got []byte) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
 	}
 }
 

@@ -1,13 +1,10 @@
 package proxy
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -18,12 +15,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/network/iptables"
 	"rik.dev/rik/internal/riklet/network/netmap"
+	"rik.dev/rik/internal/testkit/golden"
 )
 
 // notOurs reports whether a port is not one of rik's own, which workloads cannot have.
 func notOurs(port int) bool { return port != 8472 && port != 4953 }
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func input(s *netmap.Snapshot) Input {
 	return Input{Snapshot: s, Facts: Facts{
@@ -45,7 +41,7 @@ func TestRenderGolden(t *testing.T) {
 	end(s, "nobody", "uid-5", "a", "10.62.1.4", false)
 	rules := Render(input(s))
 	check(t, rules)
-	golden(t, "small.txt", text(rules))
+	golden.Compare(t, "small.txt", text(rules))
 }
 
 func text(rules iptables.Ruleset) string {
@@ -62,26 +58,6 @@ func text(rules iptables.Ruleset) string {
 		}
 	}
 	return all.String()
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got); after a look at it, run the test with -update:\n%s", path, diff)
-	}
 }
 
 func TestRenderNothing(t *testing.T) {

@@ -3,7 +3,6 @@ package spec
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,9 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // input is an ordinary container on a fictitious node.
 func input(change func(*Input)) Input {
@@ -72,30 +70,18 @@ func TestBuildGolden(t *testing.T) {
 				t.Errorf("profile: default action %s for %v", p.DefaultAction, p.Architectures)
 			}
 			s.Linux.Seccomp = nil
-			golden(t, name, s)
+			compareSpec(t, name, s)
 		})
 	}
 }
 
-func golden(t *testing.T, name string, s *specs.Spec) {
+func compareSpec(t *testing.T, name string, s *specs.Spec) {
 	t.Helper()
 	got, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", name+".json")
-	if *update {
-		if err := os.WriteFile(path, append(got, '\n'), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)+"\n"); diff != "" {
-		t.Errorf("Build() (-want +got):\n%s", diff)
-	}
+	golden.Compare(t, name+".json", append(got, '\n'))
 }
 
 func TestCommand(t *testing.T) {

@@ -2,18 +2,14 @@ package qemu
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"rik.dev/rik/internal/riklet/vmm"
+	"rik.dev/rik/internal/testkit/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestArguments compares QEMU's command line with a golden file, one argument per line.
 func TestArguments(t *testing.T) {
@@ -37,19 +33,7 @@ func TestArguments(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := strings.Join(arguments(tc.m, &tc.f), "\n") + "\n"
-			golden := filepath.Join("testdata", name+".args")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("arguments() differ (-want +got):\n%s", diff)
-			}
+			golden.Compare(t, name+".args", got)
 		})
 	}
 }
