@@ -65,7 +65,7 @@ var mayHaveInside = []string{"internal/apiserver", "internal/app", "internal/con
 var rikctlShared = []string{
 	"internal/rikctl/access", "internal/rikctl/clierror", "internal/rikctl/cmdline", "internal/rikctl/config",
 	"internal/rikctl/manifest", "internal/rikctl/notranslate", "internal/rikctl/ownership", "internal/rikctl/printer",
-	"internal/rikctl/sample", "internal/rikctl/scheme", "internal/rikctl/target", "internal/rikctl/trouble",
+	"internal/rikctl/rikctltest", "internal/rikctl/scheme", "internal/rikctl/target", "internal/rikctl/trouble",
 	"internal/rikctl/workloadkind",
 }
 
@@ -91,7 +91,7 @@ func rikctlRules() []Rule {
 		rule(under, rikctlShared)
 	}
 	// The sample objects of tests have a type that a kcp splits.
-	rule("internal/rikctl/sample", rikctlShared, []string{"internal/multicluster/splitter"})
+	rule("internal/rikctl/rikctltest", rikctlShared, []string{"internal/multicluster/splitter"})
 	for name, may := range rikctlCommands {
 		rule("internal/rikctl/"+name, rikctlShared, may)
 	}

@@ -8,7 +8,7 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
@@ -40,9 +40,9 @@ func TestServerNegotiatePlan(t *testing.T) {
 	m.env["RIKCONFIG"] = filepath.Join(upstream.DataDir, "config.yaml")
 	m.run(t, "api", "negotiate", "--plan").check(t, clierror.ExitOK, "No cluster offers a type")
 	for _, i := range []*apiresourcev1alpha1.APIResourceImport{
-		sample.WidgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"}}`, "color"),
-		sample.WidgetImport("us-west1", `{"color":{"type":"string"}}`, "color"),
-		sample.WidgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color"),
+		rikctltest.WidgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"}}`, "color"),
+		rikctltest.WidgetImport("us-west1", `{"color":{"type":"string"}}`, "color"),
+		rikctltest.WidgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color"),
 	} {
 		if err := c.Create(t.Context(), i); err != nil {
 			t.Fatal(err)

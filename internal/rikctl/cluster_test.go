@@ -15,7 +15,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/kcptest"
 )
@@ -23,9 +23,9 @@ import (
 func TestClusterRegisterRefuses(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	file := sample.Kubeconfig(t, m.home)
+	file := rikctltest.Kubeconfig(t, m.home)
 	broken := filepath.Join(m.home, "broken.yaml")
-	if err := os.WriteFile(broken, []byte("token: "+sample.Canary+": ["), 0o600); err != nil {
+	if err := os.WriteFile(broken, []byte("token: "+rikctltest.Canary+": ["), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	register := []string{"cluster", "register"}
@@ -46,7 +46,7 @@ func TestClusterRegisterRefuses(t *testing.T) {
 			t.Parallel()
 			r := m.run(t, append(register, tc.line...)...)
 			r.check(t, clierror.ExitUsage, tc.want)
-			if strings.Contains(r.out+r.err, sample.Canary) {
+			if strings.Contains(r.out+r.err, rikctltest.Canary) {
 				t.Errorf("the output holds the kubeconfig:\n%s%s", r.out, r.err)
 			}
 		})
@@ -60,7 +60,7 @@ func TestClusterCommands(t *testing.T) {
 	server := sharedKCP(t)
 	m := newMachine(t)
 	upstream := filepath.Join(server.DataDir, "admin.kubeconfig")
-	file := sample.Kubeconfig(t, m.home)
+	file := rikctltest.Kubeconfig(t, m.home)
 	c, err := client.New(kcptest.LoopbackConfig(server), client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestClusterCommands(t *testing.T) {
 		t.Errorf("the Secret holds %s, owned by %v", text, stored.OwnerReferences)
 	}
 	register("east", "--context", "west", "--rotate").check(t, clierror.ExitOK, "new credentials")
-	if text := find(); !strings.Contains(text, sample.Canary) {
+	if text := find(); !strings.Contains(text, rikctltest.Canary) {
 		t.Errorf("after --rotate the Secret holds %s", text)
 	}
 
@@ -102,7 +102,7 @@ func TestClusterCommands(t *testing.T) {
 	for _, name := range []string{"east", "west"} {
 		r := at("describe", "cluster", name)
 		r.check(t, clierror.ExitOK, "Kubeconfig:", "Sync mode:")
-		if strings.Contains(r.out, sample.Canary) {
+		if strings.Contains(r.out, rikctltest.Canary) {
 			t.Errorf("the description holds the kubeconfig:\n%s", r.out)
 		}
 	}
@@ -162,6 +162,6 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 func TestClusterCommandsNeedAKCP(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	s.run(t, "cluster", "register", "east", "--kubeconfig", sample.Kubeconfig(t, s.home)).check(t, clierror.ExitNotFound, "not a kcp")
+	s.run(t, "cluster", "register", "east", "--kubeconfig", rikctltest.Kubeconfig(t, s.home)).check(t, clierror.ExitNotFound, "not a kcp")
 	s.run(t, "cluster", "unregister", "east").check(t, clierror.ExitNotFound, "not a kcp")
 }

@@ -17,7 +17,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rikctl/split"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/poll"
@@ -28,7 +28,7 @@ import (
 // obey does the work of the ready clusters: it writes the status of their leaves.
 func (s *splitSite) obey(ctx context.Context, ready ...string) error {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(sample.Deployments.GVK)
+	list.SetGroupVersionKind(rikctltest.Deployments.GVK)
 	for _, cluster := range ready {
 		if err := s.c.List(ctx, list, client.InNamespace(s.namespace), client.MatchingLabels{workloadv1alpha1.ClusterLabel: cluster}); err != nil {
 			return err
@@ -55,7 +55,7 @@ func (s *splitSite) obey(ctx context.Context, ready ...string) error {
 // partsOf returns the parts that a root has.
 func (s *splitSite) partsOf(ctx context.Context, root string) (map[string]int32, error) {
 	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(sample.Deployments.GVK)
+	list.SetGroupVersionKind(rikctltest.Deployments.GVK)
 	if err := s.c.List(ctx, list, client.InNamespace(s.namespace), client.MatchingLabels{workloadv1alpha1.OwnedByLabel: root}); err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/rikctl/clierror"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/rikctl/split"
 	"rik.dev/rik/internal/testkit/kcptest"
@@ -54,7 +54,7 @@ func newSplitSite(t *testing.T) *splitSite {
 	}
 	poll.Until(t, served.Timeout, "Deployments are served", func(ctx context.Context) error {
 		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(sample.Deployments.GVK)
+		list.SetGroupVersionKind(rikctltest.Deployments.GVK)
 		return s.c.List(ctx, list)
 	})
 	return s
@@ -70,7 +70,7 @@ func (s *splitSite) create(t *testing.T, o client.Object) {
 // register creates a Cluster that is ready and accepts Deployments.
 func (s *splitSite) register(t *testing.T, name string) {
 	t.Helper()
-	c := sample.Cluster(name, map[string]string{"region": name})
+	c := rikctltest.Cluster(name, map[string]string{"region": name})
 	status := c.Status
 	s.create(t, c)
 	c.Status = status
@@ -115,14 +115,14 @@ func (s *splitSite) do(t *testing.T, line ...string) result {
 
 // root returns the manifest of a Deployment.
 func (s *splitSite) root(name string, replicas int) string {
-	return strings.NewReplacer("{name: web, namespace: shop, uid: 1a2b, generation: 3}", "{name: "+name+"}", "replicas: 10", fmt.Sprintf("replicas: %d", replicas)).Replace(sample.WebRoot)
+	return strings.NewReplacer("{name: web, namespace: shop, uid: 1a2b, generation: 3}", "{name: "+name+"}", "replicas: 10", fmt.Sprintf("replicas: %d", replicas)).Replace(rikctltest.WebRoot)
 }
 
 // divide creates the leaves of a root, with a status as if their clusters ran them.
 func (s *splitSite) divide(t *testing.T, name string, parts map[string]int32) {
 	t.Helper()
 	root := &unstructured.Unstructured{}
-	root.SetGroupVersionKind(sample.Deployments.GVK)
+	root.SetGroupVersionKind(rikctltest.Deployments.GVK)
 	if err := s.c.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: name}, root); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func tryWhyLeaving(t *testing.T, s *splitSite) {
 	s.do(t, "apply", "-f", "-").check(t, clierror.ExitOK)
 	s.divide(t, "old", map[string]int32{"east": 2})
 	leaf := &unstructured.Unstructured{}
-	leaf.SetGroupVersionKind(sample.Deployments.GVK)
+	leaf.SetGroupVersionKind(rikctltest.Deployments.GVK)
 	key := client.ObjectKey{Namespace: s.namespace, Name: "old--east"}
 	if err := s.c.Get(t.Context(), key, leaf); err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func tryPlan(t *testing.T, s *splitSite) {
 
 	// Fields of other owners: apply would be refused, and the plan reports that.
 	scaled := &unstructured.Unstructured{}
-	scaled.SetGroupVersionKind(sample.Deployments.GVK)
+	scaled.SetGroupVersionKind(rikctltest.Deployments.GVK)
 	scaled.SetName("web")
 	scaled.SetNamespace(s.namespace)
 	if err := s.c.Patch(t.Context(), scaled, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":12}}`)), client.FieldOwner("somebody")); err != nil {
@@ -338,7 +338,7 @@ func tryRequests(t *testing.T, s *splitSite) {
 	const many = 40
 	for i := range many {
 		name := fmt.Sprintf("many-%02d", i)
-		s.create(t, s.inNamespace(sample.Parse(t, s.root(name, 4))))
+		s.create(t, s.inNamespace(rikctltest.Parse(t, s.root(name, 4))))
 		s.divide(t, name, map[string]int32{"east": 2, "west": 2})
 	}
 	var requests int

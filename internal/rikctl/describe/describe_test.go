@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rikctl/scheme"
 	"rik.dev/rik/internal/testkit/golden"
 )
@@ -26,21 +26,21 @@ func TestDescribeGolden(t *testing.T) {
 	tenant := &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: "acme", UID: "99"}, Spec: rikv1alpha1.TenantSpec{
 		Users: []rikv1alpha1.TenantUser{{Name: "ada"}, {Name: "bob", Verbs: []string{"get", "list"}, Resources: []string{"workloads"}}}},
 		Status: rikv1alpha1.TenantStatus{Namespace: "acme", Instances: 4}}
-	gone := sample.SampleInstance()
-	deleted := sample.At(10)
+	gone := rikctltest.Instance()
+	deleted := rikctltest.At(10)
 	gone.DeletionTimestamp, gone.Finalizers = &deleted, []string{rikv1alpha1.FinalizerNode}
-	template := sample.SampleTemplate()
+	template := rikctltest.Template()
 	tests := []struct {
 		name string
 		obj  client.Object
 		d    details
 	}{
-		{"describe-workload", sample.SampleWorkload(), details{instances: []rikv1alpha1.Instance{*sample.SampleInstance(), pending}}},
+		{"describe-workload", rikctltest.Workload(), details{instances: []rikv1alpha1.Instance{*rikctltest.Instance(), pending}}},
 		{"describe-function", functionOnly, details{events: &corev1.EventList{}}},
 		{"describe-app", app, details{}},
-		{"describe-instance", sample.SampleInstance(), details{template: &template}},
+		{"describe-instance", rikctltest.Instance(), details{template: &template}},
 		{"describe-instance-without-revision", gone, details{}},
-		{"describe-node", sample.SampleNode(), details{instances: []rikv1alpha1.Instance{*sample.SampleInstance()}}},
+		{"describe-node", rikctltest.Node(), details{instances: []rikv1alpha1.Instance{*rikctltest.Instance()}}},
 		{"describe-tenant", tenant, details{}},
 	}
 	for _, tc := range tests {

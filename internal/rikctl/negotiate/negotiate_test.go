@@ -11,19 +11,19 @@ import (
 
 	apiresourcev1alpha1 "rik.dev/rik/api/apiresource/v1alpha1"
 	"rik.dev/rik/internal/multicluster/negotiation/plan"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/testkit/golden"
 )
 
 func TestNegotiatePlanGolden(t *testing.T) {
 	t.Parallel()
 	key := schema.GroupResource{Group: "example.org", Resource: "widgets"}
-	founded := map[string]time.Time{"us-east1": sample.At(0).Time, "us-west1": sample.At(1).Time, "eu-north1": sample.At(2).Time}
-	rich := sample.WidgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
-	poor := sample.WidgetImport("us-west1", `{"color":{"type":"string","maxLength":12},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
-	other := sample.WidgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color")
-	hostile := sample.WidgetImport("eu-north1", `{"color":{"type":"string"},"size\u001b[31m":{"type":"string"}}`, "color")
-	broken := sample.WidgetImport("eu-north1", `{}`)
+	founded := map[string]time.Time{"us-east1": rikctltest.At(0).Time, "us-west1": rikctltest.At(1).Time, "eu-north1": rikctltest.At(2).Time}
+	rich := rikctltest.WidgetImport("us-east1", `{"color":{"type":"string"},"size":{"type":"integer"},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
+	poor := rikctltest.WidgetImport("us-west1", `{"color":{"type":"string","maxLength":12},"parts":{"type":"array","items":{"type":"object","properties":{"name":{"type":"string"}}}}}`, "color")
+	other := rikctltest.WidgetImport("eu-north1", `{"color":{"type":"integer"}}`, "color")
+	hostile := rikctltest.WidgetImport("eu-north1", `{"color":{"type":"string"},"size\u001b[31m":{"type":"string"}}`, "color")
+	broken := rikctltest.WidgetImport("eu-north1", `{}`)
 	broken.Spec.OpenAPIV3Schema.Raw = []byte(`[]`)
 	enforcing := &apiresourcev1alpha1.NegotiatedAPIResource{
 		ObjectMeta: metav1.ObjectMeta{Name: "widgets.v1.example.org", Annotations: map[string]string{

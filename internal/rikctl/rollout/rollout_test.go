@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 )
 
 func TestRolloutProgress(t *testing.T) {
@@ -39,7 +39,7 @@ func TestRolloutProgress(t *testing.T) {
 	for _, tc := range tests {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			w := sample.SampleWorkload()
+			w := rikctltest.Workload()
 			tc.change(w)
 			got, err := rolloutProgress(w)
 			if (err == nil) != (tc.err == "") || (err != nil && !strings.Contains(err.Error(), tc.err)) {

@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 	"rik.dev/rik/internal/rikctl/printer"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/testkit/golden"
 )
 
@@ -37,7 +37,7 @@ func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstr
 		namespaces: []string{"shop"}, clusters: clusters, placements: map[string][]*workloadv1alpha1.Placement{},
 		lists: map[schema.GroupVersionKind]*objectList{}, names: map[string]map[client.ObjectKey]bool{},
 	}
-	byKind := map[schema.GroupVersionKind][]*unstructured.Unstructured{sample.Deployments.GVK: nil, serviceKind: nil, claimKind: nil}
+	byKind := map[schema.GroupVersionKind][]*unstructured.Unstructured{rikctltest.Deployments.GVK: nil, serviceKind: nil, claimKind: nil}
 	for _, o := range objects {
 		byKind[o.GroupVersionKind()] = append(byKind[o.GroupVersionKind()], o)
 	}
@@ -50,9 +50,9 @@ func staged(clusters []*workloadv1alpha1.Cluster, objects ...*unstructured.Unstr
 // atRest returns a snapshot in which web is split over two ready clusters, with a Service.
 func atRest(t *testing.T) *snapshot {
 	t.Helper()
-	root := sample.Parse(t, sample.WebRoot)
-	service := sample.Parse(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}")
-	s := staged([]*workloadv1alpha1.Cluster{sample.Cluster("east", map[string]string{"region": "eu"}), sample.Cluster("west", map[string]string{"region": "us"})},
+	root := rikctltest.Parse(t, rikctltest.WebRoot)
+	service := rikctltest.Parse(t, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {selector: {app: web}}")
+	s := staged([]*workloadv1alpha1.Cluster{rikctltest.Cluster("east", map[string]string{"region": "eu"}), rikctltest.Cluster("west", map[string]string{"region": "us"})},
 		root, leafOf(t, root, "east", 5, 5), leafOf(t, root, "west", 5, 5), service)
 	s.names["ConfigMap"] = map[client.ObjectKey]bool{{Namespace: "shop", Name: "settings"}: true}
 	s.names["Secret"] = map[client.ObjectKey]bool{}
@@ -62,7 +62,7 @@ func atRest(t *testing.T) *snapshot {
 // whyOf returns the explanation for web in a snapshot.
 func whyOf(t *testing.T, s *snapshot) Division {
 	t.Helper()
-	w, err := loader.Read(t.Context(), s, s.lists[sample.Deployments.GVK].all[0], sample.Deployments, sample.At(12).Time)
+	w, err := loader.Read(t.Context(), s, s.lists[rikctltest.Deployments.GVK].all[0], rikctltest.Deployments, rikctltest.At(12).Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,14 +77,14 @@ func TestWhyDividedGolden(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, s *snapshot){
 		"why-divided": func(*testing.T, *snapshot) {},
 		"why-divided-lost": func(_ *testing.T, s *snapshot) {
-			turn(s.clusters[0], "Ready", sample.At(12).Add(-time.Minute))
+			turn(s.clusters[0], "Ready", rikctltest.At(12).Add(-time.Minute))
 		},
 		"why-divided-placement": func(t *testing.T, s *snapshot) {
-			root := s.lists[sample.Deployments.GVK].all[0]
+			root := s.lists[rikctltest.Deployments.GVK].all[0]
 			root.SetAnnotations(map[string]string{workloadv1alpha1.HintPrefix + "max-moves": "2/10m", workloadv1alpha1.HintPrefix + "max-surge": "1"})
 			for i, name := range []string{"first", "second"} {
 				s.putPlacement(&workloadv1alpha1.Placement{
-					ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", CreationTimestamp: sample.At(i)},
+					ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", CreationTimestamp: rikctltest.At(i)},
 					Spec: workloadv1alpha1.PlacementSpec{Selector: &metav1.LabelSelector{}, PlacementPolicy: workloadv1alpha1.PlacementPolicy{
 						Strategy: workloadv1alpha1.StrategyWeighted, Weights: []workloadv1alpha1.ClusterWeight{{Cluster: "east", Weight: 4}}}},
 				})
@@ -96,11 +96,11 @@ func TestWhyDividedGolden(t *testing.T) {
 			}
 		},
 		"why-divided-problems": func(_ *testing.T, s *snapshot) {
-			s.lists[sample.Deployments.GVK].all[0].SetAnnotations(map[string]string{
+			s.lists[rikctltest.Deployments.GVK].all[0].SetAnnotations(map[string]string{
 				workloadv1alpha1.HintPrefix + "strategy": "random", workloadv1alpha1.HintPrefix + "max-moves": "many"})
 		},
 		"why-divided-nowhere": func(_ *testing.T, s *snapshot) {
-			s.clusters, s.lists[sample.Deployments.GVK] = nil, newObjectList(s.lists[sample.Deployments.GVK].all[:1])
+			s.clusters, s.lists[rikctltest.Deployments.GVK] = nil, newObjectList(s.lists[rikctltest.Deployments.GVK].all[:1])
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestWhyDividedGolden(t *testing.T) {
 			change(t, s)
 			d := whyOf(t, s)
 			var out bytes.Buffer
-			if err := printDivision(&out, &d, sample.At(12).Time); err != nil {
+			if err := printDivision(&out, &d, rikctltest.At(12).Time); err != nil {
 				t.Fatal(err)
 			}
 			if strings.Contains(out.String(), "\x1b") {
@@ -123,7 +123,7 @@ func TestWhyDividedGolden(t *testing.T) {
 func TestWhyDividedJSON(t *testing.T) {
 	t.Parallel()
 	s := atRest(t)
-	turn(s.clusters[0], "Ready", sample.At(12).Add(-time.Minute))
+	turn(s.clusters[0], "Ready", rikctltest.At(12).Add(-time.Minute))
 	for _, output := range printer.Outputs {
 		var out bytes.Buffer
 		if err := printer.Data(&out, whyOf(t, s), output); err != nil {
@@ -136,10 +136,10 @@ func TestWhyDividedJSON(t *testing.T) {
 // planOf plans the roots of files over a snapshot. change makes the other changes of the files.
 func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*unstructured.Unstructured) *planner {
 	t.Helper()
-	p := &planner{types: []loader.Type{sample.Deployments}, now: sample.At(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []Plan{}}
+	p := &planner{types: []loader.Type{rikctltest.Deployments}, now: rikctltest.At(12).Time, before: before, after: before.over(), files: map[string]bool{}, plans: []Plan{}}
 	change(p)
 	for _, root := range roots {
-		if err := p.addRoot(t.Context(), root, sample.Deployments, "web.yaml"); err != nil {
+		if err := p.addRoot(t.Context(), root, rikctltest.Deployments, "web.yaml"); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.after.put(t.Context(), root); err != nil {
@@ -155,11 +155,11 @@ func planOf(t *testing.T, before *snapshot, change func(*planner), roots ...*uns
 func TestPlanGolden(t *testing.T) {
 	t.Parallel()
 	edited := func(from, to string) *unstructured.Unstructured {
-		return sample.Parse(t, strings.Replace(sample.WebRoot, from, to, 1))
+		return rikctltest.Parse(t, strings.Replace(rikctltest.WebRoot, from, to, 1))
 	}
 	nothing := func(*planner) {}
 	hinted := func(name, value string) *unstructured.Unstructured {
-		root := sample.Parse(t, sample.WebRoot)
+		root := rikctltest.Parse(t, rikctltest.WebRoot)
 		root.SetAnnotations(map[string]string{name: value})
 		return root
 	}
@@ -168,7 +168,7 @@ func TestPlanGolden(t *testing.T) {
 		roots   []*unstructured.Unstructured
 		changes bool
 	}{
-		"plan-same":     {nothing, []*unstructured.Unstructured{sample.Parse(t, sample.WebRoot)}, false},
+		"plan-same":     {nothing, []*unstructured.Unstructured{rikctltest.Parse(t, rikctltest.WebRoot)}, false},
 		"plan-scaled":   {nothing, []*unstructured.Unstructured{edited("replicas: 10", "replicas: 7")}, true},
 		"plan-image":    {nothing, []*unstructured.Unstructured{edited("web:1", "web:2")}, true},
 		"plan-new":      {nothing, []*unstructured.Unstructured{edited("name: web, namespace", "name: api, namespace")}, true},
@@ -178,7 +178,7 @@ func TestPlanGolden(t *testing.T) {
 		"plan-cluster": {func(p *planner) {
 			p.after.putCluster(expected(&workloadv1alpha1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "north"}}, p.before.clusters))
 			lost := p.before.cluster("east").DeepCopy()
-			turn(lost, "Ready", sample.At(12).Time)
+			turn(lost, "Ready", rikctltest.At(12).Time)
 			p.after.putCluster(lost)
 			p.affected = []string{""}
 		}, nil, true},
@@ -215,12 +215,12 @@ func TestWhatifGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			before, now := atRest(t), sample.At(12).Time
+			before, now := atRest(t), rikctltest.At(12).Time
 			after := before.over()
 			if err := s.apply(after, now); err != nil {
 				t.Fatal(err)
 			}
-			look, err := lookOut(t.Context(), before, after, []plannedRoot{{before.lists[sample.Deployments.GVK].all[0], sample.Deployments}}, now)
+			look, err := lookOut(t.Context(), before, after, []plannedRoot{{before.lists[rikctltest.Deployments.GVK].all[0], rikctltest.Deployments}}, now)
 			if err != nil {
 				t.Fatal(err)
 			}

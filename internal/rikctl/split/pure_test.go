@@ -14,7 +14,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/rikctl/cmdline"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 )
 
 func TestSplitNames(t *testing.T) {
@@ -80,10 +80,10 @@ func TestLeavingLeaf(t *testing.T) {
 
 func TestAddedCluster(t *testing.T) {
 	t.Parallel()
-	east := sample.Cluster("east", nil)
+	east := rikctltest.Cluster("east", nil)
 	east.Status.Conditions = append(east.Status.Conditions, metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionTrue})
 	registered := []*workloadv1alpha1.Cluster{east}
-	c, err := addedCluster("north=region=eu,cpu=2500m,memory=8Gi,capacity.example.com/gpu=3,example.com/tier=gold", registered, sample.At(1).Time)
+	c, err := addedCluster("north=region=eu,cpu=2500m,memory=8Gi,capacity.example.com/gpu=3,example.com/tier=gold", registered, rikctltest.At(1).Time)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestAddedCluster(t *testing.T) {
 		t.Errorf("it takes %v, and its conditions are %v", c.Status.SyncedResources, c.Status.Conditions)
 	}
 	for _, text := range []string{"", "East", "east", "a.b", "north=region", "north=cpu=many", "north=region=a b", "north=,", "north==x"} {
-		if _, err := addedCluster(text, registered, sample.At(1).Time); !errors.As(err, &cmdline.UsageError{}) {
+		if _, err := addedCluster(text, registered, rikctltest.At(1).Time); !errors.As(err, &cmdline.UsageError{}) {
 			t.Errorf("addedCluster(%q) = %v, want a usage error", text, err)
 		}
 	}
@@ -107,8 +107,8 @@ func TestAddedCluster(t *testing.T) {
 // TestExpectedLeavesRegisteredClusters checks that a registered cluster keeps its own status.
 func TestExpectedLeavesRegisteredClusters(t *testing.T) {
 	t.Parallel()
-	broken := sample.Cluster("east", nil)
-	turn(broken, workloadv1alpha1.ConditionReady, sample.At(2).Time)
+	broken := rikctltest.Cluster("east", nil)
+	turn(broken, workloadv1alpha1.ConditionReady, rikctltest.At(2).Time)
 	if got := expected(broken, []*workloadv1alpha1.Cluster{broken}); got != broken {
 		t.Errorf("expected = %v", got)
 	}
@@ -116,9 +116,9 @@ func TestExpectedLeavesRegisteredClusters(t *testing.T) {
 
 func TestOverlay(t *testing.T) {
 	t.Parallel()
-	live := sample.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 3, template: {a: 1, b: [1, 2]}}, status: {x: 1}}")
-	overlay(live.Object, sample.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {b: [3]}, more: {c: 1}}}").Object)
-	if diff := cmp.Diff(sample.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {a: 1, b: [3]}, more: {c: 1}}, status: {x: 1}}").Object, live.Object); diff != "" {
+	live := rikctltest.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 3, template: {a: 1, b: [1, 2]}}, status: {x: 1}}")
+	overlay(live.Object, rikctltest.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {b: [3]}, more: {c: 1}}}").Object)
+	if diff := cmp.Diff(rikctltest.Parse(t, "{apiVersion: v1, kind: A, spec: {replicas: 5, template: {a: 1, b: [3]}, more: {c: 1}}, status: {x: 1}}").Object, live.Object); diff != "" {
 		t.Errorf("overlay (-want +got):\n%s", diff)
 	}
 }
@@ -126,7 +126,7 @@ func TestOverlay(t *testing.T) {
 // TestScenarios checks the effect of each flag, and that the original snapshot does not change.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
-	now := sample.At(12).Time
+	now := rikctltest.At(12).Time
 	before := atRest(t)
 	after := before.over()
 	s := Scenario{Lost: []string{"east"}, Added: []string{"north"}, Cordoned: []string{"north"}, NotReady: []string{"east"}, Removed: []string{"west"}}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rpc/usage"
 	"rik.dev/rik/internal/testkit/golden"
 )
@@ -22,7 +22,7 @@ func TestTopGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := printTopNodes(&out, byCPU, []rikv1alpha1.Node{*sample.SampleNode()}, false); err != nil {
+	if err := printTopNodes(&out, byCPU, []rikv1alpha1.Node{*rikctltest.Node()}, false); err != nil {
 		t.Fatal(err)
 	}
 	golden.Compare(t, "top-nodes"+".golden", out.Bytes())

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/rikctl/sample"
+	"rik.dev/rik/internal/rikctl/rikctltest"
 	"rik.dev/rik/internal/rpc/schedulerv1"
 	"rik.dev/rik/internal/testkit/golden"
 )
@@ -17,14 +17,14 @@ func TestWhyGolden(t *testing.T) {
 		{Name: "worker-2", Score: 120, Scores: map[string]int64{"Spread": 80, "ImageLocality": 40}},
 		{Name: "worker-1", Score: 180, Scores: map[string]int64{"Spread": 100, "ImageLocality": 80}},
 	}
-	unbound := sample.SampleInstance()
+	unbound := rikctltest.Instance()
 	unbound.Spec.NodeName, unbound.Status = "", rikv1alpha1.InstanceStatus{}
 	tests := []struct {
 		name string
 		i    *rikv1alpha1.Instance
 		e    *schedulerv1.Explanation
 	}{
-		{"why-bound", sample.SampleInstance(), &schedulerv1.Explanation{NodeName: "worker-1", Summary: "2 of 3 nodes fit.", Nodes: verdicts}},
+		{"why-bound", rikctltest.Instance(), &schedulerv1.Explanation{NodeName: "worker-1", Summary: "2 of 3 nodes fit.", Nodes: verdicts}},
 		{"why-not", unbound, &schedulerv1.Explanation{Summary: "0 of 1 nodes fit: 1 Resources.", Nodes: verdicts[:1]}},
 		{"why-soon", unbound, &schedulerv1.Explanation{NodeName: "worker-1", Nodes: verdicts}},
 		{"why-no-nodes", unbound, &schedulerv1.Explanation{Summary: "the cluster has no nodes"}},

@@ -1,6 +1,5 @@
-// Package sample has objects and files for the tests of rikctl, and compares what it prints with
-// golden files.
-package sample
+// Package rikctltest has objects and files for the tests of rikctl.
+package rikctltest
 
 import (
 	"time"
@@ -17,8 +16,8 @@ func At(hour int) metav1.Time {
 	return metav1.NewTime(time.Date(2026, 11, 22, hour, 0, 0, 0, time.UTC))
 }
 
-// SampleTemplate returns a template with a value in the fields that commands print.
-func SampleTemplate() rikv1alpha1.InstanceTemplate {
+// Template returns a template with a value in the fields that commands print.
+func Template() rikv1alpha1.InstanceTemplate {
 	return rikv1alpha1.InstanceTemplate{
 		Kind: rikv1alpha1.KindPod, RestartPolicy: rikv1alpha1.RestartAlways,
 		InitContainers: []rikv1alpha1.Container{{Name: "prepare", Image: "busybox", Command: []string{"sh", "-c"}, Args: []string{"true"}}},
@@ -45,15 +44,15 @@ func SampleTemplate() rikv1alpha1.InstanceTemplate {
 	}
 }
 
-// SampleWorkload returns a workload with a value in the fields that commands print.
-func SampleWorkload() *rikv1alpha1.Workload {
+// Workload returns a workload with a value in the fields that commands print.
+func Workload() *rikv1alpha1.Workload {
 	return &rikv1alpha1.Workload{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "shop", UID: "0e4c1da4-0277-4088-9f37-8f445cbe8e46",
 			Labels: map[string]string{"tier": "front", "app": "web"}, CreationTimestamp: At(8), Generation: 2},
 		Spec: rikv1alpha1.WorkloadSpec{
 			Deploy: rikv1alpha1.DeployAutomatic, Replicas: new(int32(3)),
 			Strategy:         rikv1alpha1.UpdateStrategy{Type: rikv1alpha1.RollingUpdate, MaxSurge: new(intstr.FromString("25%"))},
-			InstanceTemplate: SampleTemplate(),
+			InstanceTemplate: Template(),
 		},
 		Status: rikv1alpha1.WorkloadStatus{
 			ObservedGeneration: 2, Replicas: 3, ReadyReplicas: 2, UpdatedReplicas: 3, PendingReplicas: 1, CurrentRevision: "web-b2c4d6f8h2",
@@ -63,8 +62,8 @@ func SampleWorkload() *rikv1alpha1.Workload {
 	}
 }
 
-// SampleInstance returns a running instance of SampleWorkload.
-func SampleInstance() *rikv1alpha1.Instance {
+// Instance returns a running instance of Workload.
+func Instance() *rikv1alpha1.Instance {
 	started := At(9)
 	return &rikv1alpha1.Instance{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-x7k2p", Namespace: "shop", UID: "6f0d", CreationTimestamp: At(9)},
@@ -81,8 +80,8 @@ func SampleInstance() *rikv1alpha1.Instance {
 	}
 }
 
-// SampleNode returns a node with a value in the fields that commands print.
-func SampleNode() *rikv1alpha1.Node {
+// Node returns a node with a value in the fields that commands print.
+func Node() *rikv1alpha1.Node {
 	return &rikv1alpha1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "worker-1", UID: "77aa", CreationTimestamp: At(7), Labels: map[string]string{"disk": "ssd"}},
 		Spec: rikv1alpha1.NodeSpec{PodCIDR: "10.62.3.0/24", Unschedulable: true, Taints: []rikv1alpha1.Taint{{Key: "gpu", Value: "yes", Effect: rikv1alpha1.TaintNoSchedule},
