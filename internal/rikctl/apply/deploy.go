@@ -2,7 +2,6 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -56,17 +55,8 @@ func (t *tool) runDeploy(cmd *cobra.Command, files []string) error {
 	if err != nil {
 		return cmdline.Wrap(cmd, err)
 	}
-	var workloads []*rikv1alpha1.Workload
-	var problems []error
-	for _, d := range documents {
-		w, err := manifest.DecodeWorkload(d, namespace)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		workloads = append(workloads, w)
-	}
-	if err := errors.Join(problems...); err != nil {
+	workloads, err := manifest.DecodeWorkloads(documents, namespace)
+	if err != nil {
 		return cmdline.Wrap(cmd, err)
 	}
 	c, err := t.Client()

@@ -2,7 +2,6 @@ package create
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -81,18 +80,9 @@ func (t *tool) runCreateWorkload(ctx context.Context, files []string, quiet bool
 	if err != nil {
 		return err
 	}
-	var workloads []*rikv1alpha1.Workload
-	var problems []error
-	for _, d := range documents {
-		w, err := manifest.DecodeWorkload(d, namespace)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		workloads = append(workloads, w)
-	}
-	if len(problems) > 0 {
-		return errors.Join(problems...)
+	workloads, err := manifest.DecodeWorkloads(documents, namespace)
+	if err != nil {
+		return err
 	}
 	c, err := t.Client()
 	if err != nil {

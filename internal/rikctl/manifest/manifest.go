@@ -129,6 +129,21 @@ func isEmpty(data []byte) bool {
 	return yaml.Unmarshal(data, &any) == nil && any == nil
 }
 
+// DecodeWorkloads reads all documents as DecodeWorkload does. The error has the problems of all.
+func DecodeWorkloads(documents []Document, namespace string) ([]*rikv1alpha1.Workload, error) {
+	var workloads []*rikv1alpha1.Workload
+	var problems []error
+	for _, d := range documents {
+		w, err := DecodeWorkload(d, namespace)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		workloads = append(workloads, w)
+	}
+	return workloads, errors.Join(problems...)
+}
+
 // DecodeWorkload reads a Workload, a definition in the published form or a
 // deployment file.
 func DecodeWorkload(d Document, namespace string) (*rikv1alpha1.Workload, error) {
