@@ -2,6 +2,7 @@ package arch
 
 import (
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -19,18 +20,8 @@ var (
 func TestLinksOfDocuments(t *testing.T) {
 	t.Parallel()
 	pages := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
-		names, err := filepath.Glob(filepath.Join(root, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range names {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			pages[filepath.Clean(name)] = codeBlock.ReplaceAllString(string(text), "")
-		}
+	for name, lines := range documentLines(t) {
+		pages[name] = codeBlock.ReplaceAllString(strings.Join(lines, "\n"), "")
 	}
 	if len(pages) < 15 {
 		t.Fatalf("found %d documents, want more", len(pages))
@@ -43,9 +34,9 @@ func TestLinksOfDocuments(t *testing.T) {
 			file, anchor, _ := strings.Cut(m[1], "#")
 			target := name
 			if file != "" {
-				target = filepath.Join(filepath.Dir(name), file)
+				target = path.Join(path.Dir(name), file)
 			}
-			if _, err := os.Stat(target); err != nil {
+			if _, err := os.Stat(filepath.Join(root, target)); err != nil {
 				t.Errorf("%s links to %s, which does not exist", name, m[1])
 			} else if anchor != "" && !hasHeading(pages[target], anchor) {
 				t.Errorf("%s links to %s, which has no such heading", name, m[1])
