@@ -43,10 +43,10 @@ var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "inter
 
 // engine is what every engine of the runner may use: the contract, and no other part of the runner.
 // Thus engines do not know the runner, or each other.
-var engine = []string{
+var engine = append([]string{
 	"api", "internal/riklet/cgroup", "internal/riklet/instance", "internal/riklet/lifecycle", "internal/riklet/mounts", "internal/riklet/progress",
 	"internal/riklet/runner/command", "internal/riklet/runner/engine", "internal/riklet/runner/spec", "internal/riklet/shim",
-}
+}, small...)
 
 // splitterControllers run the splitter's decisions in a kcp. What decides, and the command line
 // that explains decisions, do not need them.

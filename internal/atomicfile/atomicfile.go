@@ -15,7 +15,7 @@ func Write(path string, content []byte) error {
 	if err := replace(path, content, (*os.File).Sync); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return SyncDir(filepath.Dir(path))
 }
 
 // WriteUnsynced replaces the file at path without waiting for the disk. A power failure may lose
@@ -45,8 +45,9 @@ func replace(path string, content []byte, sync func(*os.File) error) error {
 	return nil
 }
 
-// syncDir makes a rename survive a power failure.
-func syncDir(dir string) error {
+// SyncDir waits until the names in a directory are on the disk, such as those of files that were
+// created, renamed or removed.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("opening %s to sync it: %w", dir, err)

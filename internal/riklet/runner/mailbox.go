@@ -1,26 +1,27 @@
 package runner
 
-import "sync"
+import (
+	"sync"
+
+	"rik.dev/rik/internal/wakeup"
+)
 
 // mailbox receives work for one goroutine from all others.
 type mailbox struct {
-	wake chan struct{} // readable after a post; has a buffer of one
+	wake wakeup.Signal // set after a post
 
 	mu    sync.Mutex // guards inbox
 	inbox []func()
 }
 
-func newMailbox() mailbox { return mailbox{wake: make(chan struct{}, 1)} }
+func newMailbox() mailbox { return mailbox{wake: wakeup.New()} }
 
 // post sends work to the mailbox's goroutine. It never blocks.
 func (b *mailbox) post(work func()) {
 	b.mu.Lock()
 	b.inbox = append(b.inbox, work)
 	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
+	b.wake.Wake()
 }
 
 // takeInbox does the work that was posted.

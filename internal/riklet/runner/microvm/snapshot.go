@@ -2,6 +2,7 @@ package microvm
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/vmm"
 )
@@ -61,7 +63,7 @@ func (p paths) spendSnapshot(uid string) error {
 	if err := os.Remove(p.snapshotFile(uid)); err != nil {
 		return err
 	}
-	return syncDir(p.snapshot(uid))
+	return atomicfile.SyncDir(p.snapshot(uid))
 }
 
 func (p paths) removeSnapshot(uid string) error {
@@ -69,14 +71,6 @@ func (p paths) removeSnapshot(uid string) error {
 		return err
 	}
 	return os.RemoveAll(p.snapshot(uid))
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // slowDisk is the lowest speed at which snapshots may be written and read: 16 MiB a second.
@@ -194,18 +188,14 @@ func (p paths) noteSnapshot(uid string, vm vmNote) (err error) {
 	if note.Scratch, err = stampOf(p.scratch(uid)); err != nil {
 		return err
 	}
-	temporary := p.snapshotFile(uid) + ".new"
-	if err := engine.WriteJSON(temporary, note); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(temporary, os.O_WRONLY, 0)
+	data, err := json.Marshal(note)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close(), os.Rename(temporary, p.snapshotFile(uid))); err != nil {
+	if err := atomicfile.Write(p.snapshotFile(uid), data); err != nil {
 		return err
 	}
-	return errors.Join(syncDir(p.snapshot(uid)), syncDir(p.RootDir(uid)))
+	return atomicfile.SyncDir(p.RootDir(uid))
 }
 
 // sizesIn returns the sizes of the files in a directory.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/guest"
 	"rik.dev/rik/internal/riklet/network/tap"
@@ -179,10 +180,8 @@ func (v *sandbox) alive(ctx context.Context, work func(context.Context) error) e
 	}()
 	err := work(ctx)
 	if err != nil {
-		select { // the VMM's end explains more, and may be seen later
-		case <-ctx.Done():
-		case <-time.After(endSeenAfter):
-		}
+		// The VMM's end explains more, and may be seen later.
+		pause.For(ctx, endSeenAfter)
 	}
 	close(done)
 	<-watched

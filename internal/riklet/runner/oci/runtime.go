@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
@@ -118,10 +119,8 @@ func (r program) hold(ctx context.Context, id string, held bool) error {
 		if n == holdsAtMost {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, holdAgainAfter) {
 			return err
-		case <-time.After(holdAgainAfter):
 		}
 	}
 }
