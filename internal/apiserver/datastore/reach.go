@@ -37,6 +37,7 @@ var ErrCertificates = errors.New("the certificates of the datastore and of this 
 // solve that. etcd's own client reports neither.
 func await(ctx context.Context, e Endpoint, logger *slog.Logger) error {
 	var logged time.Time
+	var last error
 	for {
 		var problems []error
 		fatal := false
@@ -52,14 +53,25 @@ func await(ctx context.Context, e Endpoint, logger *slog.Logger) error {
 		if fatal {
 			return err
 		}
+		// A round that the deadline has cut off says less than the one before it.
+		if last == nil || !isOver(ctx) {
+			last = err
+		}
 		if time.Since(logged) >= reachLogged {
 			logged = time.Now()
 			logger.Warn("waiting for the datastore", "err", err)
 		}
 		if !pause.For(ctx, reachPause) {
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), last)
 		}
 	}
+}
+
+// isOver reports whether ctx has ended or its deadline has passed. A connection ends at the
+// deadline, and ctx slightly later.
+func isOver(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
 func reach(ctx context.Context, e Endpoint, server string) error {
