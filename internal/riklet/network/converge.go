@@ -175,7 +175,7 @@ func (p *pass) unchecked(err error) {
 		text = err.Error()
 	}
 	if text != p.uncheckable && err != nil {
-		p.node.cfg.Logger.Warn("it cannot be checked whether packets of instances pass", "err", err)
+		p.node.cfg.Logger.Warn("cannot check whether packets between instances pass", "err", err)
 	}
 	p.uncheckable = text
 }

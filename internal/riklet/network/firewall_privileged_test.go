@@ -28,7 +28,7 @@ func TestPrivilegedAFirewallBlocksNames(t *testing.T) {
 	// Blocked when it joins: it reports that from the start.
 	a.Firewall(firewall, netnstest.Input, "lo", "eth0")
 	a.start(table)
-	a.troubledBy(nodestate.TroubleNamesBlocked, "not checked yet")
+	a.troubledBy(nodestate.TroubleNamesBlocked, "not known yet")
 	a.troubledBy(nodestate.TroubleNamesBlocked, blocked...)
 	// A restart does not make it look healthy.
 	a.stop()
@@ -96,7 +96,7 @@ func TestPrivilegedAFirewallBlocksInstances(t *testing.T) {
 		},
 		{
 			"its own connections", func() { c.Firewall(firewall, netnstest.Forward, "eth0") },
-			func() { c.NoFirewall(firewall) }, []string{"those of this node's do not arrive", "a (192.0.2.1)", "10.62.0.0/16"},
+			func() { c.NoFirewall(firewall) }, []string{"packets from instances of this node do not arrive", "a (192.0.2.1)", "10.62.0.0/16"},
 		},
 		{
 			// As a network does that knows only the addresses of machines.
@@ -105,7 +105,7 @@ func TestPrivilegedAFirewallBlocksInstances(t *testing.T) {
 		},
 		{
 			"addresses of instances, on the way out", func() { rule(c.NS, "-A", "mangle POSTROUTING -o eth0 -s 10.62.0.0/16 -j DROP") },
-			func() { rule(c.NS, "-D", "mangle POSTROUTING -o eth0 -s 10.62.0.0/16 -j DROP") }, []string{"those of this node's do not arrive"},
+			func() { rule(c.NS, "-D", "mangle POSTROUTING -o eth0 -s 10.62.0.0/16 -j DROP") }, []string{"packets from instances of this node do not arrive"},
 		},
 	} {
 		closed.shut()

@@ -28,7 +28,7 @@ func remembered(path, initial string, log *slog.Logger) memory {
 		err = json.Unmarshal(data, &m)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("the last result of a check of the network cannot be read; it is checked anew", "path", path, "err", err)
+		log.Warn("cannot read the last result of a network check; checking again", "path", path, "err", err)
 		m = memory{}
 	}
 	if !m.Checked && m.Trouble == "" {
@@ -43,7 +43,7 @@ func (m memory) save(path string, log *slog.Logger) {
 		err = atomicfile.Write(path, data)
 	}
 	if err != nil {
-		log.Warn("the result of a check of the network is not kept", "path", path, "err", err)
+		log.Warn("cannot save the result of a network check", "path", path, "err", err)
 	}
 }
 

@@ -59,7 +59,7 @@ type Names struct {
 
 const (
 	// namesUnchecked is the trouble of a node that has just started.
-	namesUnchecked = "it was not checked yet that names are answered to instances"
+	namesUnchecked = "it is not known yet whether the name server answers instances; the first check has not ended"
 	// answerTimeout is how long one question waits. A name server on a busy machine answers much
 	// earlier what it knows by itself.
 	answerTimeout = 2 * time.Second
@@ -128,7 +128,7 @@ func (n *Names) check(ctx context.Context, v NamesView) {
 		n.unable()
 		if text := err.Error(); text != n.failed {
 			n.failed = text
-			n.cfg.Logger.Warn("it cannot be checked that names are answered to instances", "err", err)
+			n.cfg.Logger.Warn("cannot check whether the name server answers instances", "err", err)
 		}
 		return
 	}
@@ -166,7 +166,7 @@ func (n *Names) conclude(ctx context.Context, v NamesView, now time.Time) {
 		return
 	}
 	if next.Trouble != n.memory.Trouble {
-		n.cfg.Logger.Info("it was checked that names are answered to instances", "state", s, "trouble", next.Trouble)
+		n.cfg.Logger.Info("checked whether the name server answers instances", "state", s, "trouble", next.Trouble)
 		n.cfg.Notified(next.Trouble)
 	}
 	n.memory = next
@@ -190,11 +190,11 @@ func answeredSince(unanswered, now time.Time, silence time.Duration) state {
 // machine itself, or nil if it does.
 func describeNames(v NamesView, here error) string {
 	if here != nil {
-		return fmt.Sprintf("the name server answers neither instances nor this machine at %s: %v; see network/dns.log in the node's state directory", v.Listens, here)
+		return fmt.Sprintf("the name server at %s answers neither instances nor this machine: %v; see network/dns.log in the node's state directory", v.Listens, here)
 	}
 	port := v.Listens.Port()
-	return fmt.Sprintf("questions of instances for names do not arrive at the name server, which answers this machine at %s: a firewall of this machine drops "+
-		"what arrives from %s, although rik's iptables rules accept it; accept UDP and TCP port %d from the link %s: "+
+	return fmt.Sprintf("DNS queries of instances do not arrive at the name server, which answers this machine at %s: a firewall of this machine drops "+
+		"packets from %s, although rik's iptables rules accept them; accept UDP and TCP port %d from the link %s: "+
 		"for firewalld, firewall-cmd --permanent --zone=trusted --add-interface=%s && firewall-cmd --reload; "+
 		"for ufw, ufw allow in on %s to any port %d; for nftables, add \"iifname %s meta l4proto { tcp, udp } th dport %d accept\" to each input chain that drops",
 		v.Listens, v.Bridge, port, v.Bridge, v.Bridge, v.Bridge, port, v.Bridge, port)

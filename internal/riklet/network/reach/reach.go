@@ -236,7 +236,7 @@ func (c *Checker) round(now time.Time) {
 		// Report that earlier than other nodes need it for their verdict.
 		deaf := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
 		if err := c.way.ask(c.view, p, deaf); err != nil {
-			c.cfg.Logger.Debug("a node cannot be asked", "node", p.Name, "err", err)
+			c.cfg.Logger.Debug("cannot send a check to a node", "node", p.Name, "err", err)
 		}
 	}
 	c.all = asked
@@ -264,7 +264,7 @@ func (c *Checker) take(f frame, now time.Time) bool {
 	}
 	if !a.answer {
 		if err := c.way.answer(a); err != nil {
-			c.cfg.Logger.Debug("a node cannot be answered", "from", a.source, "err", err)
+			c.cfg.Logger.Debug("cannot answer the check of a node", "from", a.source, "err", err)
 		}
 	}
 	// Other nodes may use another path, which says nothing about the one that is checked.
@@ -299,7 +299,7 @@ func (c *Checker) conclude(now time.Time) {
 		return
 	}
 	if next.Trouble != c.memory.Trouble {
-		c.cfg.Logger.Info("the overlay was checked", "state", s, "trouble", next.Trouble)
+		c.cfg.Logger.Info("checked the overlay", "state", s, "trouble", next.Trouble)
 		c.cfg.Notified(next.Trouble)
 	}
 	c.memory = next
@@ -324,7 +324,7 @@ func (c *Checker) open(frames chan<- frame) bool {
 	}
 	if text := err.Error(); text != c.failed {
 		c.failed = text
-		c.cfg.Logger.Warn("the overlay cannot be checked", "err", err)
+		c.cfg.Logger.Warn("cannot check the overlay", "err", err)
 	}
 	return false
 }

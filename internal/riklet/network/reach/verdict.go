@@ -147,11 +147,11 @@ func describeInstances(s state, v View, peers []Peer) string {
 	const way = "if the network between the nodes drops addresses of instances, run all nodes with --network=vxlan"
 	switch s {
 	case inbound:
-		return fmt.Sprintf("no packet from instances of another node arrives at this node's, nor any answer of %s: %s; %s", nodes, accept, way)
+		return fmt.Sprintf("no packet from instances of other nodes arrives at instances of this node, and %s did not answer: %s; %s", nodes, accept, way)
 	case outbound:
-		return fmt.Sprintf("packets from other nodes' instances arrive here, but those of this node's do not arrive at instances of %s: %s; %s", nodes, accept, way)
+		return fmt.Sprintf("packets from instances of other nodes arrive here, but packets from instances of this node do not arrive at instances of %s: %s; %s", nodes, accept, way)
 	case waiting:
-		return fmt.Sprintf(unchecked+": %s did not answer so far what was sent like a packet of an instance", nodes)
+		return fmt.Sprintf(unchecked+": no answer yet from %s to a check packet between instances", nodes)
 	default:
 		return ""
 	}
