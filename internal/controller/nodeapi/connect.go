@@ -23,9 +23,9 @@ import (
 const (
 	// questionsAtOnce bounds how many requests of one node are answered at a time.
 	questionsAtOnce = 32
-	// maxOrders bounds the announcements and ends of sessions that a node has not read. Twice
-	// the sessions that may exist is more than a node that reads leaves.
-	maxOrders = 4 * maxSessions
+	// maxOrders limits the announcements and ends of sessions that wait for a node to read them. It
+	// is twice what the sessions that may exist need, so a node that reads does not reach it.
+	maxOrders = 4 * nodev1.MaxSessions
 )
 
 var (

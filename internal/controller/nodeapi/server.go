@@ -161,7 +161,7 @@ const (
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.StaticStreamWindowSize(nodev1.Window), grpc.StaticConnWindowSize(nodev1.ConnectionWindow),
-		grpc.MaxConcurrentStreams(maxSessions + otherStreams), grpc.MaxRecvMsgSize(maxFromNode),
+		grpc.MaxConcurrentStreams(nodev1.MaxSessions + otherStreams), grpc.MaxRecvMsgSize(maxFromNode),
 	}
 }
 

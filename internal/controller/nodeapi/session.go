@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,12 +17,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/types"
 
+	"rik.dev/rik/internal/excerpt"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
 const (
-	// maxSessions is the number of sessions on a node at a time. Further sessions are refused.
-	maxSessions = 256
 	// openTimeout is how long a node may take to open the stream of a session.
 	openTimeout = 10 * time.Second
 	// maxReason is the length at which a node's reason for the end of a session is cut.
@@ -72,7 +70,7 @@ func (c *connection) register(namespace string) (*Session, error) {
 	if c.gone != nil {
 		return nil, c.gone
 	}
-	if n := c.sessionsLocked(namespace); n >= maxSessions-len(c.sessions) {
+	if n := c.sessionsLocked(namespace); n >= nodev1.MaxSessions-len(c.sessions) {
 		return nil, fmt.Errorf("%w: namespace %s has %d sessions (logs, commands and forwarded connections) on node %s; a namespace cannot have more sessions than are free on the node", ErrBusy, namespace, n, c.node)
 	}
 	c.next++
@@ -107,7 +105,7 @@ func (f *front) Session(stream grpc.BidiStreamingServer[nodev1.SessionOutput, no
 	}
 	s, err := f.announced(caller, first.GetStart())
 	if err != nil {
-		f.log.Warn("a session's stream is refused", "node", first.GetStart().GetNodeName(), "from", f.from(stream.Context()), "err", err)
+		f.log.Warn("refused the stream of a session", "node", first.GetStart().GetNodeName(), "from", f.from(stream.Context()), "err", err)
 		return err
 	}
 	return s.serve(stream)
@@ -252,9 +250,7 @@ func checked(message *nodev1.SessionOutput) error {
 		}
 	case *nodev1.SessionOutput_EndOfOutput:
 	case *nodev1.SessionOutput_End:
-		if len(m.End.GetError()) > maxReason {
-			m.End.Error = strings.ToValidUTF8(m.End.GetError()[:maxReason], "") + "..."
-		}
+		m.End.Error = excerpt.Of(m.End.GetError(), maxReason)
 	default:
 		return errMisused
 	}

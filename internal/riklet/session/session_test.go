@@ -318,16 +318,16 @@ func TestNothingIsDoneThatIsNotAccepted(t *testing.T) {
 
 func TestTooManySessions(t *testing.T) {
 	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
-		for id := range int64(maxSessions) {
+		for id := range int64(nodev1.MaxSessions) {
 			c.exec(id, false, "sleep")
 		}
-		c.exec(maxSessions, false, "sleep")
-		if got := c.ended(maxSessions).GetError(); !strings.Contains(got, fmt.Sprint(maxSessions)) {
+		c.exec(nodev1.MaxSessions, false, "sleep")
+		if got := c.ended(nodev1.MaxSessions).GetError(); !strings.Contains(got, fmt.Sprint(nodev1.MaxSessions)) {
 			t.Errorf("one too many ended with %q", got)
 		}
 		// A duplicate number opens no session and ends none.
 		c.exec(0, false, "sleep")
-		if got := c.ended(0); got != nil || c.left() != maxSessions {
+		if got := c.ended(0); got != nil || c.left() != nodev1.MaxSessions {
 			t.Errorf("a number used twice ended its first session with %v; %d are left", got, c.left())
 		}
 	})

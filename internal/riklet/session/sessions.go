@@ -16,9 +16,6 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// maxSessions bounds the number of sessions of one connection. The controller has the same bound.
-const maxSessions = 256
-
 // Resolve returns the driver of an instance, and the name of its first container if that is
 // known.
 type Resolve func(uid string) (driver instance.Driver, container string, ok bool)
@@ -64,10 +61,10 @@ func (s *Sessions) Open(announced *nodev1.OpenSession) {
 	case s.open[id] != nil:
 		cancel()
 		s.cfg.Logger.Warn("a session with the number of another was not opened", "session", id)
-	case len(s.open) >= maxSessions:
+	case len(s.open) >= nodev1.MaxSessions:
 		s.group.Go(func() {
 			defer cancel()
-			s.report(serve(ctx, s.cfg, announced, refuse(fmt.Errorf("the node has %d sessions already", maxSessions))))
+			s.report(serve(ctx, s.cfg, announced, refuse(fmt.Errorf("the node has %d sessions already", nodev1.MaxSessions))))
 		})
 	default:
 		s.open[id] = cancel

@@ -4,6 +4,8 @@ import "google.golang.org/grpc"
 
 // Limits of Session streams. They are part of the protocol.
 const (
+	// MaxSessions is the number of sessions on a node at a time. Both ends refuse more.
+	MaxSessions = 256
 	// Window is how much of one stream is on its way or waits for a reader that does not read.
 	// HTTP/2 then stops the sender. Each end sets it for what it receives. It is fixed, because
 	// gRPC would otherwise let it grow up to 16 MiB on a fast network.
