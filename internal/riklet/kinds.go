@@ -10,8 +10,8 @@ import (
 	"rik.dev/rik/internal/pause"
 )
 
-// certain returns the kinds that the node runs without a probe.
-func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
+// unprobedKinds returns the kinds that the node runs without a probe.
+func (r *Riklet) unprobedKinds() []rikv1alpha1.WorkloadKind {
 	var kinds []rikv1alpha1.WorkloadKind
 	for _, kind := range r.cfg.Driver.Kinds {
 		if r.cfg.Driver.Probes[kind] == nil {
@@ -27,13 +27,13 @@ func (r *Riklet) certain() []rikv1alpha1.WorkloadKind {
 func (r *Riklet) probe(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	for kind, able := range r.cfg.Driver.Probes {
+	for kind, probe := range r.cfg.Driver.Probes {
 		group.Go(func() {
-			notYet := func(err error, pause time.Duration) {
+			failed := func(err error, pause time.Duration) {
 				r.cfg.Logger.Warn("this node cannot run a kind of workload", "kind", kind, "err", err, "again", pause)
 			}
-			if untilAble(ctx, able, notYet) {
-				r.offer(kind)
+			if retryProbe(ctx, probe, failed) {
+				r.addKind(kind)
 			}
 		})
 	}
@@ -46,26 +46,26 @@ const (
 	lastProbePause  = time.Hour
 )
 
-// untilAble repeats a probe until it succeeds or ctx ends.
-func untilAble(ctx context.Context, able func(context.Context) error, notYet func(err error, pause time.Duration)) bool {
+// retryProbe repeats a probe until it succeeds or ctx ends.
+func retryProbe(ctx context.Context, probe func(context.Context) error, failed func(err error, pause time.Duration)) bool {
 	for next := firstProbePause; ; next = min(2*next, lastProbePause) {
-		err := able(ctx)
+		err := probe(ctx)
 		if err == nil {
 			return true
 		}
 		if ctx.Err() != nil {
 			return false
 		}
-		notYet(err, next)
+		failed(err, next)
 		if !pause.For(ctx, next) {
 			return false
 		}
 	}
 }
 
-// offer registers the node again, with one more kind.
-func (r *Riklet) offer(kind rikv1alpha1.WorkloadKind) {
-	r.amend(func(s *rikv1alpha1.NodeStatus) {
+// addKind registers the node again, with one more kind.
+func (r *Riklet) addKind(kind rikv1alpha1.WorkloadKind) {
+	r.updateFacts(func(s *rikv1alpha1.NodeStatus) {
 		s.Info.Kinds = append(s.Info.Kinds, kind)
 		slices.Sort(s.Info.Kinds)
 	})

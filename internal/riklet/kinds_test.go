@@ -17,13 +17,13 @@ func TestBusyMachineIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var asked, pauses []time.Duration
-		able := func(context.Context) error {
+		probe := func(context.Context) error {
 			if asked = append(asked, time.Since(began)); len(asked) < 8 {
 				return errors.New("no guest boots")
 			}
 			return nil
 		}
-		if !untilAble(t.Context(), able, func(_ error, pause time.Duration) { pauses = append(pauses, pause) }) {
+		if !retryProbe(t.Context(), probe, func(_ error, pause time.Duration) { pauses = append(pauses, pause) }) {
 			t.Error("untilAble() = false, want true")
 		}
 		const m = time.Minute
@@ -44,7 +44,7 @@ func TestProbingEndsWithTheAgent(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		never := func(context.Context) error { return errors.New("no guest boots") }
-		if untilAble(ctx, never, func(error, time.Duration) {}) {
+		if retryProbe(ctx, never, func(error, time.Duration) {}) {
 			t.Error("untilAble() = true, want false")
 		}
 		if took := time.Since(began); took != time.Second {

@@ -23,7 +23,7 @@ const lookInterval = 10 * time.Second
 // the goroutine that sends heartbeats.
 type ports struct {
 	reader   *monitor.Ports
-	looked   time.Time
+	searched time.Time
 	found    []monitor.Port
 	reported []*schedulerv1.UsedPort
 }
@@ -48,13 +48,13 @@ func (r *Riklet) refresh() *rikv1alpha1.NodeStatus {
 		return facts
 	}
 	r.cfg.Logger.Info("the node's address changed", "node", r.cfg.NodeName, "address", address, "before", facts.Info.InternalAddress)
-	facts = r.amend(func(s *rikv1alpha1.NodeStatus) { s.Info.InternalAddress = address })
-	r.readdress(facts)
+	facts = r.updateFacts(func(s *rikv1alpha1.NodeStatus) { s.Info.InternalAddress = address })
+	r.updateAddress(facts)
 	return facts
 }
 
-// amend replaces the facts by a changed copy.
-func (r *Riklet) amend(change func(*rikv1alpha1.NodeStatus)) *rikv1alpha1.NodeStatus {
+// updateFacts replaces the facts by a changed copy.
+func (r *Riklet) updateFacts(change func(*rikv1alpha1.NodeStatus)) *rikv1alpha1.NodeStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	status := r.status.DeepCopy()
@@ -63,8 +63,8 @@ func (r *Riklet) amend(change func(*rikv1alpha1.NodeStatus)) *rikv1alpha1.NodeSt
 	return status
 }
 
-// readdress sends the node's address to the network.
-func (r *Riklet) readdress(facts *rikv1alpha1.NodeStatus) {
+// updateAddress sends the node's address to the network.
+func (r *Riklet) updateAddress(facts *rikv1alpha1.NodeStatus) {
 	if r.network == nil {
 		return
 	}
@@ -86,8 +86,8 @@ func (r *Riklet) followAddress() {
 // usedPorts returns the used ports for a heartbeat, and whether to send them. At most once per
 // lookInterval, it checks the machine.
 func (r *Riklet) usedPorts(whole bool) (used []*schedulerv1.UsedPort, changed bool) {
-	if now := time.Now(); now.Sub(r.ports.looked) >= lookInterval {
-		r.ports.looked = now
+	if now := time.Now(); now.Sub(r.ports.searched) >= lookInterval {
+		r.ports.searched = now
 		changed = r.lookForPorts()
 		r.followAddress()
 	}

@@ -70,7 +70,7 @@ func (r *Riklet) register() *schedulerv1.Register {
 	}
 	return &schedulerv1.Register{
 		NodeName: r.cfg.NodeName, MachineId: facts.Info.MachineID, BootId: facts.Info.BootID, Version: r.cfg.Version,
-		Status: status, Labels: r.cfg.Labels, Taints: taints, Running: r.manager.List(), HighestTerm: r.ledger.Term(), RunId: r.run,
+		Status: status, Labels: r.cfg.Labels, Taints: taints, Running: r.manager.List(), HighestTerm: r.checkpoints.Term(), RunId: r.run,
 		NoNetwork: r.network == nil, Asks: true, Hold: r.manager.Hold(), Troubles: r.troubles(),
 	}
 }
@@ -107,14 +107,14 @@ func (r *Riklet) measure() []monitor.Instance {
 	return all
 }
 
-// measuredAtOnce bounds how many instances are measured at the same time. Thus a VMM that does
+// concurrentMeasurements bounds how many instances are measured at the same time. Thus a VMM that does
 // not answer delays few others.
-const measuredAtOnce = 16
+const concurrentMeasurements = 16
 
 // usages measures the given instances. An instance that does not run uses nothing.
 func (r *Riklet) usages(of []monitor.Instance) {
 	var group errgroup.Group
-	group.SetLimit(measuredAtOnce)
+	group.SetLimit(concurrentMeasurements)
 	for i := range of {
 		group.Go(func() error {
 			if usage, err := r.driver.Usage(of[i].UID); err == nil {

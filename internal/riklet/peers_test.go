@@ -89,7 +89,7 @@ func (w workerEnd) Connect(stream schedulerv1.Worker_ConnectServer) error {
 	orders <- &schedulerv1.Order{Message: &schedulerv1.Order_Admitted{Admitted: &schedulerv1.Admitted{HeartbeatMillis: 1000, TimeoutMillis: 20_000}}}
 	orders <- allowed
 	received := make(chan error, 1)
-	go func() { received <- c.hear(stream, orders) }()
+	go func() { received <- c.receiveReports(stream, orders) }()
 	for {
 		select {
 		case o := <-orders:
@@ -102,7 +102,7 @@ func (w workerEnd) Connect(stream schedulerv1.Worker_ConnectServer) error {
 	}
 }
 
-func (c *cluster) hear(stream schedulerv1.Worker_ConnectServer, orders chan<- *schedulerv1.Order) error {
+func (c *cluster) receiveReports(stream schedulerv1.Worker_ConnectServer, orders chan<- *schedulerv1.Order) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {

@@ -45,15 +45,15 @@ const lookup = 5 * time.Second
 
 // Riklet is the agent of one node.
 type Riklet struct {
-	cfg      Config
-	ledger   *checkpoint.Ledger
-	objects  *objects.Store
-	driver   instance.Driver
-	manager  *manager.Manager
-	network  Network // nil: none
-	monitor  *monitor.Monitor
-	outbox   *connection.Outbox
-	identity *join.Identity // nil if the peers are in this process
+	cfg         Config
+	checkpoints *checkpoint.Store
+	objects     *objects.Store
+	driver      instance.Driver
+	manager     *manager.Manager
+	network     Network // nil: none
+	monitor     *monitor.Monitor
+	outbox      *connection.Outbox
+	identity    *join.Identity // nil if the peers are in this process
 	// installation is the key that proves which riklet of the machine this is. run identifies
 	// this run of it.
 	installation, run string
@@ -92,7 +92,7 @@ func (r *Riklet) open() error {
 		}
 	}
 	var err error
-	if r.ledger, err = checkpoint.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
+	if r.checkpoints, err = checkpoint.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
 		return err
 	}
 	if r.status, err = r.look(); err != nil {
@@ -105,7 +105,7 @@ func (r *Riklet) open() error {
 		return err
 	}
 	r.manager = manager.New(manager.Config{
-		Kinds: r.cfg.Driver.Kinds, Objects: r.objects, Outbox: r.outbox, Ledger: r.ledger,
+		Kinds: r.cfg.Driver.Kinds, Objects: r.objects, Outbox: r.outbox, Checkpoint: r.checkpoints,
 		Allowed: func() { close(r.ready) }, Held: func() { r.scheduler.HoldChanged() },
 		Moved: func() { r.scheduler.Reconnect() }, Logger: r.cfg.Logger,
 	})
@@ -158,7 +158,7 @@ func (r *Riklet) look() (*rikv1alpha1.NodeStatus, error) {
 		InternalAddress: r.cfg.InternalAddress, ExternalAddress: r.cfg.ExternalAddress,
 		Info: rikv1alpha1.NodeInfo{
 			MachineID: machine, InstallationID: nodev1.InstallationID(r.installation), BootID: boot, AgentVersion: r.cfg.Version, RuntimeVersion: r.cfg.RuntimeVersion,
-			Runtimes: r.cfg.Runtimes, Kinds: r.certain(),
+			Runtimes: r.cfg.Runtimes, Kinds: r.unprobedKinds(),
 		},
 	})
 }
@@ -185,7 +185,7 @@ func (r *Riklet) makeNetwork() error {
 		return fmt.Errorf("creating the node's network: %w", err)
 	}
 	r.network = network
-	r.readdress(r.status)
+	r.updateAddress(r.status)
 	return nil
 }
 
@@ -268,16 +268,16 @@ func (r *Riklet) connect(ctx context.Context) error {
 		}
 		group.Go(func() error { return r.identity.Run(ctx) })
 	}
-	r.belong()
+	r.saveCluster()
 	group.Go(func() error { return r.scheduler.Run(ctx) })
 	group.Go(func() error { return r.controller.Run(ctx) })
 	group.Go(func() error { return r.monitor.Run(ctx) })
 	return group.Wait()
 }
 
-// belong stores in the checkpoint which cluster gives the orders. It does not stop the instances
+// saveCluster stores in the checkpoint which cluster gives the orders. It does not stop the instances
 // of an earlier cluster. The first order of this cluster stops them.
-func (r *Riklet) belong() {
+func (r *Riklet) saveCluster() {
 	var cluster []string
 	switch {
 	case r.identity != nil:
@@ -285,7 +285,7 @@ func (r *Riklet) belong() {
 	case r.cfg.Authority != "":
 		cluster = []string{r.cfg.Authority}
 	}
-	moved, err := r.ledger.Belong(cluster)
+	moved, err := r.checkpoints.SetCluster(cluster)
 	if err != nil {
 		r.cfg.Logger.Error("saving the cluster failed; it is only in memory", "err", err)
 	}

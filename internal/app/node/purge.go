@@ -40,7 +40,7 @@ func Purge(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	if err := requireNodes("--state-dir", o.StateDir, nodelock.Lock, filepath.Join("images", "layers")); err != nil {
+	if err := requireNodes("--state-dir", o.StateDir, nodelock.LockFile, filepath.Join("images", "layers")); err != nil {
 		return fmt.Errorf("%w; nothing was removed", err)
 	}
 	held, err := nodelock.Take(o.places())

@@ -53,7 +53,7 @@ func Run(ctx context.Context, o Options, c Connections, log *slog.Logger) error 
 		return err
 	}
 	// Do this before starting any process, because processes inherit ignored signals.
-	if err := signals.Deafen(); err != nil {
+	if err := signals.Ignore(); err != nil {
 		return err
 	}
 	// Users in containers and Apps must be able to read the files that the node creates, with

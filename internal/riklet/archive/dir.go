@@ -73,7 +73,7 @@ func (c *Config) Validate() error {
 type Dir struct {
 	cfg     Config
 	log     *slog.Logger
-	shelf   *dircache.Shelf
+	cache   *dircache.Cache
 	fetcher *fetch.Fetcher
 	flights *flight.Group[string, string] // downloads: keys by URL or path
 }
@@ -103,7 +103,7 @@ func New(cfg Config) (*Dir, error) {
 		cfg.Limits.ReserveBytes = min(int64(st.Blocks)*st.Bsize/50, 512<<20)
 	}
 	return &Dir{
-		cfg: cfg, log: cfg.Logger, shelf: s, flights: flight.New[string, string](dircache.ErrClosed),
+		cfg: cfg, log: cfg.Logger, cache: s, flights: flight.New[string, string](dircache.ErrClosed),
 		fetcher: fetch.New(fetch.Config{
 			AllowHTTP: cfg.AllowHTTP, AllowNetworks: cfg.AllowNetworks, AllowProxy: cfg.AllowProxy, RootCAs: cfg.RootCAs,
 			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,
@@ -114,18 +114,18 @@ func New(cfg Config) (*Dir, error) {
 // Close ends what is being fetched; pins stay.
 func (d *Dir) Close() error {
 	d.flights.Close()
-	return d.shelf.Close()
+	return d.cache.Close()
 }
 
 // Release implements Store.
-func (d *Dir) Release(user string) error { return d.shelf.Release(user) }
+func (d *Dir) Release(user string) error { return d.cache.Release(user) }
 
 // Users implements Store.
-func (d *Dir) Users() ([]string, error) { return d.shelf.Users() }
+func (d *Dir) Users() ([]string, error) { return d.cache.Users() }
 
 // Collect implements Store.
 func (d *Dir) Collect(ctx context.Context, olderThan time.Duration) error {
-	return d.shelf.Collect(ctx, olderThan)
+	return d.cache.Collect(ctx, olderThan)
 }
 
 // placeholder stands for the version in a repository's URL.
@@ -191,8 +191,8 @@ func (d *Dir) get(ctx context.Context, user, where string) (*Tree, error) {
 // pinned pins what obtain sees to that it is there. A user has one archive: what it was
 // begun with it is begun again with, whatever became of the repository since.
 func (d *Dir) pinned(ctx context.Context, user, what string, obtain func(context.Context) (key string, err error)) (*Tree, error) {
-	for _, key := range d.shelf.Held(user) {
-		if dir, ok, err := d.shelf.Pin(user, key); ok && err == nil {
+	for _, key := range d.cache.Held(user) {
+		if dir, ok, err := d.cache.Pin(user, key); ok && err == nil {
 			return treeOf(dir, key), nil
 		}
 	}
@@ -204,7 +204,7 @@ func (d *Dir) pinned(ctx context.Context, user, what string, obtain func(context
 		if err != nil {
 			return nil, err
 		}
-		dir, ok, err := d.shelf.Pin(user, key)
+		dir, ok, err := d.cache.Pin(user, key)
 		if err != nil {
 			return nil, err
 		}
@@ -233,13 +233,13 @@ type seen struct {
 }
 
 func (d *Dir) fromURL(ctx context.Context, raw string) (string, error) {
-	tmp, err := d.shelf.Temp()
+	tmp, err := d.cache.Temp()
 	if err != nil {
 		return "", err
 	}
-	defer d.shelf.Discard(tmp)
+	defer d.cache.Discard(tmp)
 	var known seen
-	if d.shelf.Recall(raw, &known) && !d.shelf.Has(known.Key) {
+	if d.cache.ReadNote(raw, &known) && !d.cache.Has(known.Key) {
 		known = seen{}
 	}
 	file := filepath.Join(tmp, "download")
@@ -248,7 +248,7 @@ func (d *Dir) fromURL(ctx context.Context, raw string) (string, error) {
 		return "", err
 	}
 	if res.NotModified {
-		return known.Key, d.shelf.Note(raw, known)
+		return known.Key, d.cache.WriteNote(raw, known)
 	}
 	key, err := d.unpack(ctx, file, fetch.Redact(raw), res.SHA256)
 	if err != nil {
@@ -257,15 +257,15 @@ func (d *Dir) fromURL(ctx context.Context, raw string) (string, error) {
 	if res.Validators.Empty() {
 		return key, nil
 	}
-	return key, d.shelf.Note(raw, seen{Key: key, Validators: res.Validators})
+	return key, d.cache.WriteNote(raw, seen{Key: key, Validators: res.Validators})
 }
 
 func (d *Dir) fromPath(ctx context.Context, path string) (string, error) {
-	tmp, err := d.shelf.Temp()
+	tmp, err := d.cache.Temp()
 	if err != nil {
 		return "", err
 	}
-	defer d.shelf.Discard(tmp)
+	defer d.cache.Discard(tmp)
 	// A copy: who owns the file may change it while it is read.
 	file := filepath.Join(tmp, "copy")
 	res, err := d.fetcher.Copy(ctx, path, file, "")
@@ -282,12 +282,12 @@ func (d *Dir) fromPath(ctx context.Context, path string) (string, error) {
 // unpack sees to it that the shelf has the files of an archive.
 func (d *Dir) unpack(ctx context.Context, file, name, sum string) (string, error) {
 	key := keyPrefix + sum
-	err := d.shelf.Put(ctx, key, func(ctx context.Context, dir string) error {
-		tmp, err := d.shelf.Temp()
+	err := d.cache.Put(ctx, key, func(ctx context.Context, dir string) error {
+		tmp, err := d.cache.Temp()
 		if err != nil {
 			return err
 		}
-		defer d.shelf.Discard(tmp)
+		defer d.cache.Discard(tmp)
 		l := d.cfg.Limits
 		a, err := image.UnpackArchive(ctx, image.ArchiveRequest{
 			Unpacker: d.cfg.Unpacker, File: file, Name: name, Dir: tmp, Form: image.ArchiveShared,

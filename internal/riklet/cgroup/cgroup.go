@@ -67,8 +67,8 @@ func parse(r io.Reader) (Layout, error) {
 	layout := Layout{V1: map[string]string{}}
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
-		left, right, ok := strings.Cut(lines.Text(), " - ")
-		fields, tail := strings.Fields(left), strings.Fields(right)
+		remaining, right, ok := strings.Cut(lines.Text(), " - ")
+		fields, tail := strings.Fields(remaining), strings.Fields(right)
 		if !ok || len(fields) < 5 || len(tail) < 3 {
 			continue
 		}
@@ -102,7 +102,7 @@ func (l Layout) Paths(group string) []string {
 }
 
 // Home returns the group's directory in the hierarchy that has every group of a node.
-func (l Layout) Home(group string) string {
+func (l Layout) Dir(group string) string {
 	if root := l.finder(); root != "" {
 		return filepath.Join(root, group)
 	}
@@ -136,7 +136,7 @@ func (l Layout) Make(group string) ([]string, error) {
 		return nil, err
 	}
 	var procs []string
-	for _, mountPoint := range l.left(string(data)) {
+	for _, mountPoint := range l.remaining(string(data)) {
 		path := filepath.Join(mountPoint, group)
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			return nil, fmt.Errorf("creating the cgroup %s: %w", path, err)
@@ -151,7 +151,7 @@ func (l Layout) Make(group string) ([]string, error) {
 
 // left returns the mount points of the hierarchies that Make needs, from the lines
 // "number:controllers:path" of cgroups(7).
-func (l Layout) left(own string) []string {
+func (l Layout) remaining(own string) []string {
 	mountPoints := []string{}
 	if finder := l.finder(); finder != "" {
 		mountPoints = append(mountPoints, finder)

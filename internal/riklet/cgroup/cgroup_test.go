@@ -66,7 +66,7 @@ func TestLeftIsWhatMustBeLeft(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.want, tc.layout.left(tc.own)); diff != "" {
+			if diff := cmp.Diff(tc.want, tc.layout.remaining(tc.own)); diff != "" {
 				t.Errorf("left() (-want +got):\n%s", diff)
 			}
 		})

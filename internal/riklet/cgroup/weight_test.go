@@ -15,7 +15,7 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestWeigh checks the files that Weigh writes, for cgroup v1 and v2. The test creates the files
+// TestWeigh checks the files that SetWeight writes, for cgroup v1 and v2. The test creates the files
 // first, as a kernel does with the group.
 func TestWeigh(t *testing.T) {
 	t.Parallel()
@@ -63,7 +63,7 @@ func TestWeigh(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := tc.layout(root).Weigh("/rik/one", 500); err != nil {
+			if err := tc.layout(root).SetWeight("/rik/one", 500); err != nil {
 				t.Fatal(err)
 			}
 			for path, want := range tc.want {

@@ -54,41 +54,41 @@ type Proof struct {
 	After     time.Duration `json:"after"`
 }
 
-// Ledger is the checkpoint file. Its methods are safe for concurrent use. A method that changes
+// Store is the checkpoint file. Its methods are safe for concurrent use. A method that changes
 // something returns after the change is durable, or returns an error if the change is only in
 // memory.
-type Ledger struct {
+type Store struct {
 	path string
 
 	mu    sync.Mutex
-	kept  record
-	dirty bool  // kept is not on disk
+	saved record
+	dirty bool  // saved is not on disk
 	next  int64 // the next sequence number
 }
 
 // Open reads the file at path or starts a new one. It rejects a file in the format of another
 // version of rik, because it is not safe to forget a term.
-func Open(path string) (*Ledger, error) {
-	l := &Ledger{path: path, kept: record{Version: version, Fenced: map[string]bool{}}}
+func Open(path string) (*Store, error) {
+	l := &Store{path: path, saved: record{Version: version, Fenced: map[string]bool{}}}
 	text, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return nil, fmt.Errorf("reading the checkpoint: %w", err)
 	default:
-		if err := json.Unmarshal(text, &l.kept); err != nil {
+		if err := json.Unmarshal(text, &l.saved); err != nil {
 			return nil, fmt.Errorf("the checkpoint %s is damaged: %w. It contains the highest term that this node obeyed and the instances that it must not run. Restore the file from a copy. Without a copy, delete the Node object of this node, which replaces its instances on other nodes. Then run riklet purge and let the node join again", path, err)
 		}
-		if l.kept.Version != version {
-			return nil, fmt.Errorf("the checkpoint %s has version %d, and this riklet supports version %d", path, l.kept.Version, version)
+		if l.saved.Version != version {
+			return nil, fmt.Errorf("the checkpoint %s has version %d, and this riklet supports version %d", path, l.saved.Version, version)
 		}
 	}
-	if l.kept.Fenced == nil {
-		l.kept.Fenced = map[string]bool{}
+	if l.saved.Fenced == nil {
+		l.saved.Fenced = map[string]bool{}
 	}
 	// The clock makes the numbers grow even on a node whose disk was replaced. The record makes
 	// them grow if the clock was set back.
-	l.next = max(l.kept.Sequence, time.Now().UnixMicro())
+	l.next = max(l.saved.Sequence, time.Now().UnixMicro())
 	return l, nil
 }
 
@@ -96,8 +96,8 @@ func Open(path string) (*Ledger, error) {
 // two writes cannot change their order. The file is small and written a few times a day. If the
 // disk is full, the record still applies in memory, so that the node continues to obey, and the
 // next change writes it.
-func (l *Ledger) saveLocked(next record) error {
-	l.kept, l.dirty = next, true
+func (l *Store) saveLocked(next record) error {
+	l.saved, l.dirty = next, true
 	text, err := json.Marshal(next)
 	if err != nil {
 		return fmt.Errorf("encoding the checkpoint: %w", err)
@@ -109,20 +109,20 @@ func (l *Ledger) saveLocked(next record) error {
 	return nil
 }
 
-// Belong sets which cluster gives the orders from now on, by the hashes of its certificate
+// SetCluster sets which cluster gives the orders from now on, by the hashes of its certificate
 // authorities. If it shares none with the former cluster, it is another cluster with its own
-// terms. Then Belong forgets the term of the former cluster and its fenced instances, and returns
+// terms. Then SetCluster forgets the term of the former cluster and its fenced instances, and returns
 // true. An error means that the change could not be saved.
-func (l *Ledger) Belong(cluster []string) (moved bool, err error) {
+func (l *Store) SetCluster(cluster []string) (moved bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(cluster) == 0 || slices.Equal(l.kept.Cluster, cluster) {
+	if len(cluster) == 0 || slices.Equal(l.saved.Cluster, cluster) {
 		return false, nil
 	}
-	next := l.kept
+	next := l.saved
 	next.Cluster = slices.Clone(cluster)
-	moved = len(l.kept.Cluster) > 0 && !slices.ContainsFunc(cluster, func(hash string) bool {
-		return slices.Contains(l.kept.Cluster, hash)
+	moved = len(l.saved.Cluster) > 0 && !slices.ContainsFunc(cluster, func(hash string) bool {
+		return slices.Contains(l.saved.Cluster, hash)
 	})
 	if moved {
 		next.Term, next.Fenced, next.Proofs = 0, map[string]bool{}, nil
@@ -132,30 +132,30 @@ func (l *Ledger) Belong(cluster []string) (moved bool, err error) {
 }
 
 // Cluster returns the identity of the cluster that is obeyed. It is empty before it is known.
-func (l *Ledger) Cluster() string {
+func (l *Store) Cluster() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.kept.ID
+	return l.saved.ID
 }
 
 // Moved reports whether the node has joined another cluster and not yet obeyed its first list of
 // instances. That list does not contain the instances of the former cluster.
-func (l *Ledger) Moved() bool {
+func (l *Store) Moved() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.kept.Moved
+	return l.saved.Moved
 }
 
-// Adopt records that the list of a cluster was obeyed. An empty id keeps the known one.
-func (l *Ledger) Adopt(id string) error {
+// SetClusterID records that the list of a cluster was obeyed. An empty id keeps the known one.
+func (l *Store) SetClusterID(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := l.kept
+	next := l.saved
 	if id != "" {
 		next.ID = id
 	}
 	next.Moved = false
-	if next.ID == l.kept.ID && !l.kept.Moved {
+	if next.ID == l.saved.ID && !l.saved.Moved {
 		return nil
 	}
 	return l.saveLocked(next)
@@ -163,47 +163,47 @@ func (l *Ledger) Adopt(id string) error {
 
 // Move makes another cluster the one that is obeyed, after a confirmation by an operator. It
 // forgets the term of the former cluster, its fenced instances and its proofs.
-func (l *Ledger) Move(id string) error {
+func (l *Store) Move(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	next := l.kept
+	next := l.saved
 	next.ID, next.Term, next.Fenced, next.Proofs = id, 0, map[string]bool{}, nil
 	return l.saveLocked(next)
 }
 
-// Obey checks an order's term. If the term is lower than an earlier one, it returns
-// [ErrLowerTerm], and the order must not be obeyed. If Obey returns nil, a higher term is
+// AcceptTerm checks an order's term. If the term is lower than an earlier one, it returns
+// [ErrLowerTerm], and the order must not be obeyed. If AcceptTerm returns nil, a higher term is
 // durable. Any other error means that the term is only in memory.
-func (l *Ledger) Obey(term int64) error {
+func (l *Store) AcceptTerm(term int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if term < l.kept.Term {
-		return fmt.Errorf("%w: %d is lower than %d", ErrLowerTerm, term, l.kept.Term)
+	if term < l.saved.Term {
+		return fmt.Errorf("%w: %d is lower than %d", ErrLowerTerm, term, l.saved.Term)
 	}
-	if term == l.kept.Term && !l.dirty {
+	if term == l.saved.Term && !l.dirty {
 		return nil
 	}
-	next := l.kept
+	next := l.saved
 	next.Term = term
 	return l.saveLocked(next)
 }
 
 // Term returns the highest term obeyed.
-func (l *Ledger) Term() int64 {
+func (l *Store) Term() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.kept.Term
+	return l.saved.Term
 }
 
 // NextSequence returns a number above all earlier ones, including those before a restart. The
 // number is valid even with an error. The error means that after a restart only the clock makes
 // the numbers grow.
-func (l *Ledger) NextSequence() (int64, error) {
+func (l *Store) NextSequence() (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var err error
-	if l.next >= l.kept.Sequence {
-		next := l.kept
+	if l.next >= l.saved.Sequence {
+		next := l.saved
 		next.Sequence = l.next + block
 		err = l.saveLocked(next)
 	}
@@ -213,33 +213,33 @@ func (l *Ledger) NextSequence() (int64, error) {
 
 // SetTimeout saves the time without a heartbeat after which the scheduler treats the node as
 // lost.
-func (l *Ledger) SetTimeout(d time.Duration) error {
+func (l *Store) SetTimeout(d time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.kept.TimeoutMillis == d.Milliseconds() {
+	if l.saved.TimeoutMillis == d.Milliseconds() {
 		return nil
 	}
-	next := l.kept
+	next := l.saved
 	next.TimeoutMillis = d.Milliseconds()
 	return l.saveLocked(next)
 }
 
 // Timeout returns the last saved timeout, or zero before the first one.
-func (l *Ledger) Timeout() time.Duration {
+func (l *Store) Timeout() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Duration(l.kept.TimeoutMillis) * time.Millisecond
+	return time.Duration(l.saved.TimeoutMillis) * time.Millisecond
 }
 
 // Fence saves whether an instance must stop when the node loses the scheduler.
-func (l *Ledger) Fence(uid string, fenced bool) error {
+func (l *Store) Fence(uid string, fenced bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.kept.Fenced[uid] == fenced {
+	if l.saved.Fenced[uid] == fenced {
 		return nil
 	}
-	next := l.kept
-	next.Fenced = maps.Clone(l.kept.Fenced)
+	next := l.saved
+	next.Fenced = maps.Clone(l.saved.Fenced)
 	if fenced {
 		next.Fenced[uid] = true
 	} else {
@@ -249,26 +249,26 @@ func (l *Ledger) Fence(uid string, fenced bool) error {
 }
 
 // Fenced lists the instances that must stop when the node loses the scheduler.
-func (l *Ledger) Fenced() []string {
+func (l *Store) Fenced() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	uids := make([]string, 0, len(l.kept.Fenced))
-	for uid := range l.kept.Fenced {
+	uids := make([]string, 0, len(l.saved.Fenced))
+	for uid := range l.saved.Fenced {
 		uids = append(uids, uid)
 	}
 	return uids
 }
 
-// Prove saves the proof that an instance needs to run. after 0 removes it.
-func (l *Ledger) Prove(uid, namespace string, after time.Duration) error {
+// SetProof saves the proof that an instance needs to run. after 0 removes it.
+func (l *Store) SetProof(uid, namespace string, after time.Duration) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	want := Proof{Namespace: namespace, After: after}
-	if have, ok := l.kept.Proofs[uid]; after == 0 && !ok || after > 0 && have == want {
+	if have, ok := l.saved.Proofs[uid]; after == 0 && !ok || after > 0 && have == want {
 		return nil
 	}
-	next := l.kept
-	next.Proofs = maps.Clone(l.kept.Proofs)
+	next := l.saved
+	next.Proofs = maps.Clone(l.saved.Proofs)
 	if after == 0 {
 		delete(next.Proofs, uid)
 	} else {
@@ -280,9 +280,9 @@ func (l *Ledger) Prove(uid, namespace string, after time.Duration) error {
 	return l.saveLocked(next)
 }
 
-// Proven returns the instances that need a proof, with the proof.
-func (l *Ledger) Proven() map[string]Proof {
+// Proofs returns the instances that need a proof, with the proof.
+func (l *Store) Proofs() map[string]Proof {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.kept.Proofs)
+	return maps.Clone(l.saved.Proofs)
 }

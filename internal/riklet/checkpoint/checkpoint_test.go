@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func open(t *testing.T, path string) *Ledger {
+func open(t *testing.T, path string) *Store {
 	t.Helper()
 	l, err := Open(path)
 	if err != nil {
@@ -29,7 +29,7 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 		term int64
 		want error
 	}{{0, nil}, {3, nil}, {3, nil}, {2, ErrLowerTerm}, {4, nil}, {3, ErrLowerTerm}} {
-		if err := l.Obey(step.term); !errors.Is(err, step.want) {
+		if err := l.AcceptTerm(step.term); !errors.Is(err, step.want) {
 			t.Errorf("Obey(%d) = %v, want %v", step.term, err, step.want)
 		}
 	}
@@ -37,7 +37,7 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 	if again.Term() != 4 {
 		t.Errorf("Term() after a restart = %d, want 4", again.Term())
 	}
-	if err := again.Obey(3); !errors.Is(err, ErrLowerTerm) {
+	if err := again.AcceptTerm(3); !errors.Is(err, ErrLowerTerm) {
 		t.Errorf("Obey(3) after a restart = %v, want ErrLowerTerm", err)
 	}
 }
@@ -48,7 +48,7 @@ func TestTermsAreOfOneCluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)
-	if err := l.Obey(7); err != nil { // as a checkpoint without a cluster
+	if err := l.AcceptTerm(7); err != nil { // as a checkpoint without a cluster
 		t.Fatal(err)
 	}
 	if err := l.Fence("a", true); err != nil {
@@ -67,13 +67,13 @@ func TestTermsAreOfOneCluster(t *testing.T) {
 		{[]string{"new"}, true, 0},
 	} {
 		l = open(t, path)
-		moved, err := l.Belong(step.cluster)
+		moved, err := l.SetCluster(step.cluster)
 		if moved != step.moved || err != nil || l.Term() != step.term {
 			t.Errorf("Belong(%v) = %v, %v, then term %d, want %v and %d", step.cluster, moved, err, l.Term(), step.moved, step.term)
 		}
 	}
 	l = open(t, path)
-	if err := l.Obey(1); err != nil || len(l.Fenced()) != 0 {
+	if err := l.AcceptTerm(1); err != nil || len(l.Fenced()) != 0 {
 		t.Errorf("Obey(1) of the new cluster = %v, still fenced: %v", err, l.Fenced())
 	}
 }
@@ -83,7 +83,7 @@ func TestSequenceRises(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	last := int64(0)
-	draw := func(l *Ledger) {
+	draw := func(l *Store) {
 		t.Helper()
 		for range 3 {
 			n, err := l.NextSequence()
@@ -154,16 +154,16 @@ func TestUnwritableLedgerStillCounts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "missing")
 	path := filepath.Join(dir, "ledger.json")
 	l := open(t, path)
-	if err := l.Obey(3); err == nil || errors.Is(err, ErrLowerTerm) {
+	if err := l.AcceptTerm(3); err == nil || errors.Is(err, ErrLowerTerm) {
 		t.Errorf("Obey(3) = %v, want an error of the disk", err)
 	}
-	if err := l.Obey(2); !errors.Is(err, ErrLowerTerm) {
+	if err := l.AcceptTerm(2); !errors.Is(err, ErrLowerTerm) {
 		t.Errorf("Obey(2) = %v, want ErrLowerTerm", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Obey(3); err != nil || open(t, path).Term() != 3 {
+	if err := l.AcceptTerm(3); err != nil || open(t, path).Term() != 3 {
 		t.Errorf("Obey(3) with room again = %v, want it kept", err)
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 // Objects requests objects from the controller and stores them. *objects.Store implements it.
 type Objects interface {
-	Asked() <-chan struct{}
-	Questions() []*nodev1.Get
+	HasRequests() <-chan struct{}
+	PendingRequests() []*nodev1.Get
 	Reconnected()
 	Deliver(*nodev1.Object)
 }
@@ -165,7 +165,7 @@ func (c *Controller) compatible(hello *nodev1.ControllerHello) error {
 // ask sends the pending requests for objects.
 func (c *Controller) ask(ctx context.Context, l *line) error {
 	for {
-		for _, get := range c.Objects.Questions() {
+		for _, get := range c.Objects.PendingRequests() {
 			if err := l.send(&nodev1.NodeMessage{Message: &nodev1.NodeMessage_Get{Get: get}}); err != nil {
 				return fmt.Errorf("requesting an object from the controller: %w", err)
 			}
@@ -173,7 +173,7 @@ func (c *Controller) ask(ctx context.Context, l *line) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-c.Objects.Asked():
+		case <-c.Objects.HasRequests():
 		}
 	}
 }

@@ -18,12 +18,12 @@ const resendAfter = 30 * time.Second
 // block.
 type Outbox struct {
 	mu     sync.Mutex
-	latest map[string]*letter
+	latest map[string]*queuedReport
 	queue  []string // UIDs to send, in the order of their changes; no UID twice
 	ready  wakeup.Signal
 }
 
-type letter struct {
+type queuedReport struct {
 	observation *schedulerv1.Observation
 	queued      bool
 	acked       bool
@@ -32,7 +32,7 @@ type letter struct {
 
 // NewOutbox returns an empty outbox.
 func NewOutbox() *Outbox {
-	return &Outbox{latest: map[string]*letter{}, ready: wakeup.New()}
+	return &Outbox{latest: map[string]*queuedReport{}, ready: wakeup.New()}
 }
 
 // Put replaces the instance's observation. The caller must not change it any more.
@@ -41,14 +41,14 @@ func (o *Outbox) Put(observation *schedulerv1.Observation) {
 	defer o.mu.Unlock()
 	l := o.latest[observation.GetUid()]
 	if l == nil {
-		l = &letter{}
+		l = &queuedReport{}
 		o.latest[observation.GetUid()] = l
 	}
 	l.observation, l.acked = observation, false
 	o.queueLocked(observation.GetUid(), l)
 }
 
-func (o *Outbox) queueLocked(uid string, l *letter) {
+func (o *Outbox) queueLocked(uid string, l *queuedReport) {
 	if !l.queued {
 		l.queued = true
 		o.queue = append(o.queue, uid)

@@ -10,7 +10,7 @@ import (
 )
 
 // Collect removes items that have no pin and were not used for that long, and notes of that age.
-func (s *Shelf) Collect(ctx context.Context, olderThan time.Duration) error {
+func (s *Cache) Collect(ctx context.Context, olderThan time.Duration) error {
 	trash, err := s.Temp()
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *Shelf) Collect(ctx context.Context, olderThan time.Duration) error {
 
 // drop moves one item away if it has no pin. The caller deletes it later, because that takes
 // longer.
-func (s *Shelf) drop(key, trash string, olderThan time.Duration) error {
+func (s *Cache) drop(key, trash string, olderThan time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, err := s.isOld(s.path(itemsDir, key), olderThan)
@@ -46,7 +46,7 @@ func (s *Shelf) drop(key, trash string, olderThan time.Duration) error {
 	return nil
 }
 
-func (s *Shelf) collectNotes(olderThan time.Duration) error {
+func (s *Cache) collectNotes(olderThan time.Duration) error {
 	entries, err := os.ReadDir(s.path(notesDir))
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
@@ -63,7 +63,7 @@ func (s *Shelf) collectNotes(olderThan time.Duration) error {
 
 // isOld reports whether the last use was that long ago. A time of last use in the future, from a
 // clock that was ahead, is set to now. Otherwise the item would never be old enough.
-func (s *Shelf) isOld(path string, olderThan time.Duration) (bool, error) {
+func (s *Cache) isOld(path string, olderThan time.Duration) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
 		return false, err

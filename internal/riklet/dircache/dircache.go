@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	// ErrLocked is returned by Open: another Shelf, perhaps in another process, uses the
+	// ErrLocked is returned by Open: another Cache, perhaps in another process, uses the
 	// directory.
 	ErrLocked = errors.New("in use")
 	// ErrInvalidName is returned for a key or user that is not a plain file name.
@@ -39,8 +39,8 @@ const (
 	tmpDir   = "tmp"
 )
 
-// Shelf is a cache of items in a directory. It is safe for concurrent use.
-type Shelf struct {
+// Cache is a cache of items in a directory. It is safe for concurrent use.
+type Cache struct {
 	root    string
 	log     *slog.Logger
 	lock    *lockfile.Lock
@@ -56,14 +56,14 @@ type Shelf struct {
 // Open opens the cache at root, creates it if necessary, and removes what a crash left
 // incomplete. Other users than root can pass through the root but not list it. The creator of an
 // item decides whether they may read it.
-func Open(root string, log *slog.Logger) (*Shelf, error) {
+func Open(root string, log *slog.Logger) (*Cache, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if !filepath.IsAbs(root) || filepath.Clean(root) == "/" {
 		return nil, fmt.Errorf("%w: root %q is not an absolute path below /", ErrInvalidName, root)
 	}
-	s := &Shelf{root: filepath.Clean(root), log: log, now: time.Now, flights: flight.New[string, struct{}](ErrClosed), pins: map[string]map[string]bool{}}
+	s := &Cache{root: filepath.Clean(root), log: log, now: time.Now, flights: flight.New[string, struct{}](ErrClosed), pins: map[string]map[string]bool{}}
 	for dir, mode := range map[string]fs.FileMode{"": 0o711, itemsDir: 0o711, pinsDir: 0o700, notesDir: 0o700, tmpDir: 0o700} {
 		if err := os.MkdirAll(s.path(dir), mode); err != nil {
 			return nil, fmt.Errorf("creating the cache: %w", err)
@@ -72,7 +72,7 @@ func Open(root string, log *slog.Logger) (*Shelf, error) {
 			return nil, fmt.Errorf("creating the cache: %w", err)
 		}
 	}
-	if err := s.takeLock(); err != nil {
+	if err := s.acquireLock(); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(s.sweep(), s.loadPins()); err != nil {
@@ -81,11 +81,11 @@ func Open(root string, log *slog.Logger) (*Shelf, error) {
 	return s, nil
 }
 
-func (s *Shelf) path(parts ...string) string {
+func (s *Cache) path(parts ...string) string {
 	return filepath.Join(append([]string{s.root}, parts...)...)
 }
 
-func (s *Shelf) takeLock() error {
+func (s *Cache) acquireLock() error {
 	lock, err := lockfile.Take(s.path("lock"))
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
@@ -99,13 +99,13 @@ func (s *Shelf) takeLock() error {
 }
 
 // Close cancels the creation of items and releases the directory. Pins stay.
-func (s *Shelf) Close() error {
+func (s *Cache) Close() error {
 	s.flights.Close()
 	return s.lock.Release()
 }
 
 // sweep removes the items that were being created or removed when the last process ended.
-func (s *Shelf) sweep() error {
+func (s *Cache) sweep() error {
 	entries, err := os.ReadDir(s.path(tmpDir))
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
@@ -121,7 +121,7 @@ func (s *Shelf) sweep() error {
 
 // Temp creates a directory for temporary files, on the file system of the items. The caller
 // removes it; Open removes it if the caller could not.
-func (s *Shelf) Temp() (string, error) {
+func (s *Cache) Temp() (string, error) {
 	dir, err := os.MkdirTemp(s.path(tmpDir), "new-")
 	if err != nil {
 		return "", fmt.Errorf("creating a directory in the cache: %w", err)
@@ -130,7 +130,7 @@ func (s *Shelf) Temp() (string, error) {
 }
 
 // Discard removes a directory of Temp.
-func (s *Shelf) Discard(dir string) {
+func (s *Cache) Discard(dir string) {
 	if err := os.RemoveAll(dir); err != nil {
 		s.log.Warn("temporary files were not removed; the next start removes them", "path", dir, "err", err)
 	}
@@ -139,7 +139,7 @@ func (s *Shelf) Discard(dir string) {
 // Take pins an item for a user and returns its directory. If the cache lacks the item, Take
 // calls fill with an empty directory. Simultaneous calls share one call of fill, whose context
 // lasts as long as one of them waits. After an error, the user has no new pin.
-func (s *Shelf) Take(ctx context.Context, user, key string, fill func(ctx context.Context, dir string) error) (string, error) {
+func (s *Cache) Take(ctx context.Context, user, key string, fill func(ctx context.Context, dir string) error) (string, error) {
 	for {
 		held, err := s.pin(user, key)
 		if err != nil {
@@ -161,7 +161,7 @@ func (s *Shelf) Take(ctx context.Context, user, key string, fill func(ctx contex
 }
 
 // Put creates an item without pinning it, so it may be removed at any time.
-func (s *Shelf) Put(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
+func (s *Cache) Put(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
 	if !name.MatchString(key) {
 		return fmt.Errorf("%w: key %q", ErrInvalidName, key)
 	}
@@ -172,7 +172,7 @@ func (s *Shelf) Put(ctx context.Context, key string, fill func(ctx context.Conte
 }
 
 // Pin is Take for an item that must exist already. ok reports whether it did.
-func (s *Shelf) Pin(user, key string) (dir string, ok bool, err error) {
+func (s *Cache) Pin(user, key string) (dir string, ok bool, err error) {
 	held, err := s.pin(user, key)
 	if err != nil {
 		return "", false, err
@@ -187,22 +187,22 @@ func (s *Shelf) Pin(user, key string) (dir string, ok bool, err error) {
 }
 
 // Has reports whether the item exists, and marks it as used if so.
-func (s *Shelf) Has(key string) bool { return name.MatchString(key) && s.touch(key) }
+func (s *Cache) Has(key string) bool { return name.MatchString(key) && s.touch(key) }
 
 // touch marks an item as used now, and reports whether it exists.
-func (s *Shelf) touch(key string) bool {
+func (s *Cache) touch(key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.touchLocked(key)
 }
 
-func (s *Shelf) touchLocked(key string) bool {
+func (s *Cache) touchLocked(key string) bool {
 	now := s.now()
 	return os.Chtimes(s.path(itemsDir, key), now, now) == nil
 }
 
 // ensure creates an item that does not exist.
-func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
+func (s *Cache) ensure(ctx context.Context, key string, fill func(ctx context.Context, dir string) error) error {
 	if s.touch(key) {
 		return nil
 	}
@@ -229,7 +229,7 @@ func (s *Shelf) ensure(ctx context.Context, key string, fill func(ctx context.Co
 }
 
 // publish moves an item to its place, after its content has been synced.
-func (s *Shelf) publish(key, item string) error {
+func (s *Cache) publish(key, item string) error {
 	items, err := os.Open(s.path(itemsDir))
 	if err != nil {
 		return fmt.Errorf("opening the cache: %w", err)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func open(tb testing.TB, root string) *Shelf {
+func open(tb testing.TB, root string) *Cache {
 	tb.Helper()
 	s, err := Open(root, nil)
 	if err != nil {
@@ -29,7 +29,7 @@ func filled(_ context.Context, dir string) error {
 }
 
 // requireItems fails the test unless exactly these items exist, and no temporary files.
-func requireItems(tb testing.TB, s *Shelf, want ...string) {
+func requireItems(tb testing.TB, s *Cache, want ...string) {
 	tb.Helper()
 	for dir, want := range map[string][]string{itemsDir: want, tmpDir: nil} {
 		entries, err := os.ReadDir(s.path(dir))
@@ -249,21 +249,21 @@ func TestNotes(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "s"))
 	about := "https://user:secret@host/../../x"
 	var got string
-	if s.Recall(about, &got) {
+	if s.ReadNote(about, &got) {
 		t.Error("something is known of a stranger")
 	}
 	for _, want := range []string{"one", "two"} {
-		if err := s.Note(about, want); err != nil {
+		if err := s.WriteNote(about, want); err != nil {
 			t.Fatal(err)
 		}
-		if !s.Recall(about, &got) || got != want {
+		if !s.ReadNote(about, &got) || got != want {
 			t.Errorf("Recall = %q, want %q", got, want)
 		}
 	}
 	if err := os.WriteFile(s.notePath(about), []byte("{torn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s.Recall(about, &got) {
+	if s.ReadNote(about, &got) {
 		t.Error("a torn note is read")
 	}
 	if err := s.Collect(t.Context(), 0); err != nil {
@@ -282,7 +282,7 @@ func TestThingsOfAClockThatWasAhead(t *testing.T) {
 	if _, err := s.Take(t.Context(), "a", "k", filled); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.Release("a"), s.Note("n", "x")); err != nil {
+	if err := errors.Join(s.Release("a"), s.WriteNote("n", "x")); err != nil {
 		t.Fatal(err)
 	}
 	notes, err := os.ReadDir(s.path(notesDir))

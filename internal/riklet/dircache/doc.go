@@ -8,7 +8,7 @@
 //	pins/<user>/<key>   an empty file: the user has pinned the item
 //	notes/<hash>.json   data that a caller stores, under a name of any form
 //	tmp/                incomplete items; emptied by Open
-//	lock                held while a Shelf is open
+//	lock                held while a Cache is open
 //
 // An item appears by a rename, after its content has been synced, so every item is complete.
 // Pins are files, so that a new process finds them.

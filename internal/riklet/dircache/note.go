@@ -11,21 +11,21 @@ import (
 )
 
 // notePath uses a hash of the name, because it may be a URL with a secret.
-func (s *Shelf) notePath(about string) string {
+func (s *Cache) notePath(about string) string {
 	sum := sha256.Sum256([]byte(about))
 	return s.path(notesDir, hex.EncodeToString(sum[:])+".json")
 }
 
-// Recall reads a note. ok is false if the note is missing or unreadable, because a note only
+// ReadNote reads a note. ok is false if the note is missing or unreadable, because a note only
 // saves work.
-func (s *Shelf) Recall(about string, into any) (ok bool) {
+func (s *Cache) ReadNote(about string, into any) (ok bool) {
 	data, err := os.ReadFile(s.notePath(about))
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
 // Note stores a value. Collect removes it when it has not been stored again for the time given
 // there.
-func (s *Shelf) Note(about string, value any) error {
+func (s *Cache) WriteNote(about string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("saving a note in the cache: %w", err)

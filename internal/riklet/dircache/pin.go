@@ -10,7 +10,7 @@ import (
 )
 
 // loadPins reads the pins. It ignores names that this package would not have written.
-func (s *Shelf) loadPins() error {
+func (s *Cache) loadPins() error {
 	users, err := os.ReadDir(s.path(pinsDir))
 	if err != nil {
 		return fmt.Errorf("reading the cache: %w", err)
@@ -27,7 +27,7 @@ func (s *Shelf) loadPins() error {
 	return nil
 }
 
-func (s *Shelf) notePinLocked(user, key string) {
+func (s *Cache) notePinLocked(user, key string) {
 	if s.pins[key] == nil {
 		s.pins[key] = map[string]bool{}
 	}
@@ -35,7 +35,7 @@ func (s *Shelf) notePinLocked(user, key string) {
 }
 
 // pin saves that a user has pinned an item. held reports whether that was so before.
-func (s *Shelf) pin(user, key string) (held bool, err error) {
+func (s *Cache) pin(user, key string) (held bool, err error) {
 	if !name.MatchString(user) || !name.MatchString(key) {
 		return false, fmt.Errorf("%w: user %q, key %q", ErrInvalidName, user, key)
 	}
@@ -56,7 +56,7 @@ func (s *Shelf) pin(user, key string) (held bool, err error) {
 }
 
 // unpin removes one pin.
-func (s *Shelf) unpin(user, key string) error {
+func (s *Cache) unpin(user, key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := os.Remove(s.path(pinsDir, user, key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +68,7 @@ func (s *Shelf) unpin(user, key string) error {
 	return nil
 }
 
-func (s *Shelf) forgetPinLocked(user, key string) {
+func (s *Cache) forgetPinLocked(user, key string) {
 	delete(s.pins[key], user)
 	if len(s.pins[key]) == 0 {
 		delete(s.pins, key)
@@ -76,7 +76,7 @@ func (s *Shelf) forgetPinLocked(user, key string) {
 }
 
 // Release removes all pins of a user. If the user has none, it does nothing.
-func (s *Shelf) Release(user string) error {
+func (s *Cache) Release(user string) error {
 	if !name.MatchString(user) {
 		return fmt.Errorf("%w: user %q", ErrInvalidName, user)
 	}
@@ -95,7 +95,7 @@ func (s *Shelf) Release(user string) error {
 }
 
 // Held returns the keys of a user's pins, sorted.
-func (s *Shelf) Held(user string) []string {
+func (s *Cache) Held(user string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keys []string
@@ -109,7 +109,7 @@ func (s *Shelf) Held(user string) []string {
 }
 
 // Users returns the users with pins, sorted.
-func (s *Shelf) Users() ([]string, error) {
+func (s *Cache) Users() ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[string]bool{}

@@ -24,7 +24,7 @@ const imageFile = "root.ext4"
 type Dir struct {
 	cfg   Config
 	log   *slog.Logger
-	shelf *dircache.Shelf
+	cache *dircache.Cache
 	tools tools
 
 	fetcher *fetch.Fetcher
@@ -51,7 +51,7 @@ func New(cfg Config) (*Dir, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	d := &Dir{
-		cfg: cfg, log: cfg.Logger, shelf: s,
+		cfg: cfg, log: cfg.Logger, cache: s,
 		tools:   tools{mkfs: cfg.MkfsPath, debugfs: cfg.DebugfsPath},
 		flights: flight.New[string, string](dircache.ErrClosed),
 		fetcher: fetch.New(fetch.Config{
@@ -59,7 +59,7 @@ func New(cfg Config) (*Dir, error) {
 			Bytes: cfg.Limits.DownloadBytes, Time: cfg.Limits.Time, Stall: cfg.Limits.Stall, ReserveBytes: cfg.Limits.ReserveBytes,
 		}),
 	}
-	if err := d.unmountStrays(); err != nil {
+	if err := d.unmountLeftovers(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return d, nil
@@ -68,11 +68,11 @@ func New(cfg Config) (*Dir, error) {
 // Close cancels the creation of images. Pins stay.
 func (d *Dir) Close() error {
 	d.flights.Close()
-	return d.shelf.Close()
+	return d.cache.Close()
 }
 
-// unmountStrays removes the mounts of builds that did not complete.
-func (d *Dir) unmountStrays() error {
+// unmountLeftovers removes the mounts of builds that did not complete.
+func (d *Dir) unmountLeftovers() error {
 	if d.cfg.Images == nil {
 		return nil
 	}
@@ -90,20 +90,20 @@ func (d *Dir) unmountStrays() error {
 }
 
 // Release implements Store.
-func (d *Dir) Release(user string) error { return d.shelf.Release(user) }
+func (d *Dir) Release(user string) error { return d.cache.Release(user) }
 
 // Users implements Store.
-func (d *Dir) Users() ([]string, error) { return d.shelf.Users() }
+func (d *Dir) Users() ([]string, error) { return d.cache.Users() }
 
 // Collect implements Store.
 func (d *Dir) Collect(ctx context.Context, olderThan time.Duration) error {
-	return d.shelf.Collect(ctx, olderThan)
+	return d.cache.Collect(ctx, olderThan)
 }
 
-// Lend creates a hard link to the image at path, which must be on the same file system and not
+// Link creates a hard link to the image at path, which must be on the same file system and not
 // exist. A machine's own directory thus gives the machine's user access to its images, while the
 // store stays closed. The caller only has to remove the link afterward.
-func (i *Image) Lend(path string) error {
+func (i *Image) Link(path string) error {
 	if err := os.Link(i.Path, path); err != nil {
 		return fmt.Errorf("linking the block image %s: %w", i.Digest, err)
 	}

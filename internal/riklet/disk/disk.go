@@ -30,7 +30,7 @@ type Image struct {
 	// Digest identifies the content: of the OCI image's manifest, or of the download.
 	Digest string
 	// Path of the file. It has mode 0444, belongs to root, and is below the riklet's own
-	// directory, which other users cannot enter. Lend gives one of them access.
+	// directory, which other users cannot enter. Link gives one of them access.
 	Path  string
 	Bytes int64
 	// Config is the configuration of an OCI image; empty for a URL.

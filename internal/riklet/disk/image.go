@@ -32,7 +32,7 @@ func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Im
 		return nil, fmt.Errorf("%w: the image %q has no digest: %w", ErrRefused, img.Reference, err)
 	}
 	key := imageKey(sum, img.Layers)
-	dir, err := d.shelf.Take(ctx, user, key, func(ctx context.Context, dir string) error {
+	dir, err := d.cache.Take(ctx, user, key, func(ctx context.Context, dir string) error {
 		return d.convert(ctx, dir, key, img)
 	})
 	if err != nil {
@@ -46,8 +46,8 @@ func (d *Dir) FromImage(ctx context.Context, user string, img *image.Image) (*Im
 	return out, nil
 }
 
-// making returns the progress of a block image.
-func making(what string) progress.Progress {
+// buildProgress returns the progress of a block image.
+func buildProgress(what string) progress.Progress {
 	return progress.Progress{What: "creating the disk image of " + what}
 }
 
@@ -65,7 +65,7 @@ func imageKey(sum digest.Digest, layers []string) string {
 // convert mounts the image's layers as for a container and packs the result.
 func (d *Dir) convert(ctx context.Context, dir, key string, img *image.Image) (err error) {
 	start := time.Now()
-	progress.Of(ctx).Begin(making(img.Reference))
+	progress.Of(ctx).Begin(buildProgress(img.Reference))
 	// The directory's name makes the ID different from that of any other build, also of the same
 	// image.
 	id := mountPrefix + key[:16] + "-" + strings.Trim(filepath.Base(filepath.Dir(dir)), ".")

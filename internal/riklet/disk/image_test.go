@@ -244,7 +244,7 @@ func TestCollectKeepsWhatIsPinnedAcrossARestart(t *testing.T) {
 	}
 	requireClean(t, d, 1)
 	link := filepath.Join(t.TempDir(), "root")
-	if err := got.Lend(link); err != nil {
+	if err := got.Link(link); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(d.Release("vm-1"), d.Release("vm-1"), d.Collect(t.Context(), 0)); err != nil {

@@ -78,7 +78,7 @@ func (d *Dir) fromTree(ctx context.Context, tree, path, id string) error {
 		d.log.Warn("files in the block image have times in whole seconds only", "image", id, "files", m.times.lost)
 	}
 	progress.Of(ctx).Step("finishing", 0, nil)
-	if err := d.tidy(ctx, path, m); err != nil {
+	if err := d.finishTree(ctx, path, m); err != nil {
 		return err
 	}
 	return os.Chmod(path, 0o444)
@@ -137,9 +137,9 @@ func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string)
 	return fmt.Errorf("creating an ext4 file system of %d bytes: %w: %s", size, err, out)
 }
 
-// tidy removes lost+found, which the tree does not have. It also sets the mode of the root, and
+// finishTree removes lost+found, which the tree does not have. It also sets the mode of the root, and
 // the times of files that mke2fs does not copy.
-func (d *Dir) tidy(ctx context.Context, path string, m measure) error {
+func (d *Dir) finishTree(ctx context.Context, path string, m measure) error {
 	program, err := find(d.tools.debugfs, "debugfs")
 	if err != nil {
 		return err

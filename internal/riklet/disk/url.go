@@ -46,7 +46,7 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 		if err != nil {
 			return nil, d.reason(err)
 		}
-		dir, ok, err := d.shelf.Pin(user, key)
+		dir, ok, err := d.cache.Pin(user, key)
 		if err != nil {
 			return nil, err
 		}
@@ -60,12 +60,12 @@ func (d *Dir) FromURL(ctx context.Context, user string, r URLRequest) (*Image, e
 // held returns the image with which the user's machine was created. A restarted machine gets the
 // same image, even if the URL has changed.
 func (d *Dir) held(user, sum string) (*Image, bool) {
-	for _, key := range d.shelf.Held(user) {
+	for _, key := range d.cache.Held(user) {
 		has, ok := strings.CutPrefix(key, urlPrefix)
 		if !ok || sum != "" && sum != has {
 			continue
 		}
-		if dir, ok, err := d.shelf.Pin(user, key); ok && err == nil {
+		if dir, ok, err := d.cache.Pin(user, key); ok && err == nil {
 			img, err := open(dir, "sha256:"+has)
 			return img, err == nil
 		}
@@ -78,16 +78,16 @@ const urlPrefix = "url-"
 
 // obtain makes sure that the cache has the content of a URL.
 func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) {
-	if r.SHA256 != "" && d.shelf.Has(urlPrefix+r.SHA256) {
+	if r.SHA256 != "" && d.cache.Has(urlPrefix+r.SHA256) {
 		return urlPrefix + r.SHA256, nil
 	}
-	tmp, err := d.shelf.Temp()
+	tmp, err := d.cache.Temp()
 	if err != nil {
 		return "", err
 	}
-	defer d.shelf.Discard(tmp)
+	defer d.cache.Discard(tmp)
 	var known seen
-	if r.SHA256 == "" && d.shelf.Recall(r.URL, &known) && !d.shelf.Has(known.Key) {
+	if r.SHA256 == "" && d.cache.ReadNote(r.URL, &known) && !d.cache.Has(known.Key) {
 		known = seen{}
 	}
 	file := filepath.Join(tmp, "download")
@@ -96,10 +96,10 @@ func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) 
 		return "", err
 	}
 	if res.NotModified {
-		return known.Key, d.shelf.Note(r.URL, known)
+		return known.Key, d.cache.WriteNote(r.URL, known)
 	}
 	key = urlPrefix + res.SHA256
-	err = d.shelf.Put(ctx, key, func(ctx context.Context, dir string) error {
+	err = d.cache.Put(ctx, key, func(ctx context.Context, dir string) error {
 		return d.fromFile(ctx, source{file: file, name: fetch.Redact(r.URL)}, filepath.Join(dir, imageFile), key)
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func (d *Dir) obtain(ctx context.Context, r URLRequest) (key string, err error) 
 	if res.Validators.Empty() {
 		return key, nil
 	}
-	return key, d.shelf.Note(r.URL, seen{Key: key, Validators: res.Validators})
+	return key, d.cache.WriteNote(r.URL, seen{Key: key, Validators: res.Validators})
 }
 
 // download fetches the file of a URL, or of a path if the store allows paths.
@@ -155,11 +155,11 @@ type source struct{ file, name string }
 
 // fromFile creates a block image at path from a download.
 func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error {
-	dir, err := d.shelf.Temp()
+	dir, err := d.cache.Temp()
 	if err != nil {
 		return err
 	}
-	defer d.shelf.Discard(dir)
+	defer d.cache.Discard(dir)
 	l := d.cfg.Limits
 	a, err := image.UnpackArchive(ctx, image.ArchiveRequest{
 		Unpacker: d.cfg.Unpacker, File: from.file, Name: from.name, Dir: dir, Form: image.ArchiveRoot,
@@ -172,7 +172,7 @@ func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error 
 		d.log.Warn("device nodes left out of a root file system", "paths", a.Skipped)
 	}
 	if a.Tree != "" {
-		progress.Of(ctx).Begin(making(from.name))
+		progress.Of(ctx).Begin(buildProgress(from.name))
 		return d.fromTree(ctx, a.Tree, path, id)
 	}
 	if err := validateFile(a.Image); err != nil {

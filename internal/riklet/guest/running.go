@@ -29,7 +29,7 @@ func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error)
 	r := &running{client: c, conn: conn, answer: answer, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	if s.Stdin != nil {
-		go r.feed(ctx, s.Stdin)
+		go r.sendStdin(ctx, s.Stdin)
 	}
 	go func() {
 		defer close(r.done)
@@ -43,10 +43,10 @@ func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error)
 	return r, nil
 }
 
-// feed sends standard input until it ends, on a separate stream, so that input that the process
+// sendStdin sends standard input until it ends, on a separate stream, so that input that the process
 // does not read delays nothing else. If a Read of stdin blocks forever, this goroutine stays;
 // only the caller can end that.
-func (r *running) feed(ctx context.Context, stdin io.Reader) {
+func (r *running) sendStdin(ctx context.Context, stdin io.Reader) {
 	conn, _, err := r.client.call(ctx, Request{Op: OpStdin, Run: r.answer.Run}, nil)
 	if err != nil {
 		return // the process or the guest has ended; Wait reports which

@@ -35,14 +35,14 @@ func (c *child) unpin() { c.store.unpin(c.pinned) }
 // run makes one pull in an unpacker.
 func (c *child) run(ctx context.Context, req wire.Request) (*wire.Result, error) {
 	return runUnpacker(ctx, c.store.cfg.Unpacker, req.TempDir, req.Limits.Time, func(stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
-		return c.talk(req, stdin, stdout)
+		return c.exchange(req, stdin, stdout)
 	})
 }
 
 // runUnpacker starts the unpacker in a new process group, and kills the group when ctx ends. It
 // returns after the process has been waited for.
 func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Duration,
-	talk func(stdin io.Writer, stdout io.Reader) (*wire.Result, error),
+	exchange func(stdin io.Writer, stdout io.Reader) (*wire.Result, error),
 ) (*wire.Result, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, limit+killAfter, wire.ErrTimeout)
 	defer stop()
@@ -65,7 +65,7 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting rik-unpack: %w", err)
 	}
-	result, err := talk(stdin, stdout)
+	result, err := exchange(stdin, stdout)
 	// The child exits at the end of its input, in any state.
 	_ = stdin.Close()
 	_ = cmd.Wait() // ProcessState has the same information
@@ -83,8 +83,8 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 // errNoResult means that the child exited or was killed without a message.
 var errNoResult = errors.New("rik-unpack ended without a result")
 
-// talk exchanges the messages of one pull over the pipes.
-func (c *child) talk(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+// exchange exchanges the messages of one pull over the pipes.
+func (c *child) exchange(req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 	out := json.NewEncoder(stdin)
 	if err := out.Encode(req); err != nil {
 		return nil, fmt.Errorf("%w: sending the request for the pull: %w", errNoResult, err)

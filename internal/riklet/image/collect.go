@@ -28,8 +28,8 @@ type CollectPolicy struct {
 	Now time.Time
 }
 
-// holdings is the input of a collection's decision.
-type holdings struct {
+// inventory is the input of a collection's decision.
+type inventory struct {
 	images []*record
 	layers map[digest.Digest]int64 // in the store, with sizes
 	used   map[digest.Digest]bool  // by mounts and pulls
@@ -37,9 +37,9 @@ type holdings struct {
 	free   int64
 }
 
-// doomed is the decision of a collection: the references and layers to remove, and how many
+// removals is the decision of a collection: the references and layers to remove, and how many
 // bytes that frees.
-type doomed struct {
+type removals struct {
 	references []string
 	layers     []digest.Digest
 	bytes      int64
@@ -48,7 +48,7 @@ type doomed struct {
 // Collect removes images that no mount uses, and layers that no image, mount or running pull
 // uses. It returns the number of bytes freed, also with an error.
 func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error) {
-	h := holdings{used: map[digest.Digest]bool{}}
+	h := inventory{used: map[digest.Digest]bool{}}
 	var err error
 	if h.layers, err = s.storedLayers(ctx); err != nil {
 		return 0, err
@@ -65,7 +65,7 @@ func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error
 	plan, err := s.drop(h, policy, trash)
 	errs := []error{err}
 	for _, ref := range plan.references {
-		errs = append(errs, s.flush(ref, atLeisure))
+		errs = append(errs, s.flush(ref, backgroundWrites))
 	}
 	errs = append(errs, os.RemoveAll(trash))
 	if len(plan.references)+len(plan.layers) > 0 {
@@ -79,7 +79,7 @@ func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error
 
 // drop decides and acts under one lock, so that no pull or mount starts to use a layer in
 // between. It moves the removed layers to trash.
-func (s *Store) drop(h holdings, policy CollectPolicy, trash string) (doomed, error) {
+func (s *Store) drop(h inventory, policy CollectPolicy, trash string) (removals, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for ref, r := range s.records {
@@ -119,7 +119,7 @@ func (s *Store) drop(h holdings, policy CollectPolicy, trash string) (doomed, er
 }
 
 // decide decides on a collection, without side effects.
-func decide(h holdings, policy CollectPolicy) doomed {
+func decide(h inventory, policy CollectPolicy) removals {
 	need := int64(0) // bytes to free; 0 means no limit
 	if policy.HighPercent > 0 {
 		inUse := h.total - h.free
@@ -135,7 +135,7 @@ func decide(h holdings, policy CollectPolicy) doomed {
 			holders[c]++
 		}
 	}
-	var out doomed
+	var out removals
 	take := func(c digest.Digest) {
 		if size, stored := h.layers[c]; stored && holders[c] == 0 && !h.used[c] {
 			out.layers = append(out.layers, c)

@@ -24,8 +24,8 @@ func TestDecide(t *testing.T) {
 	image := func(name string, age time.Duration, chain ...digest.Digest) *record {
 		return &record{Reference: name, LastUsed: noon.Add(-age), Chain: chain}
 	}
-	hold := func(freePercent int64, used ...digest.Digest) holdings {
-		h := holdings{
+	hold := func(freePercent int64, used ...digest.Digest) inventory {
+		h := inventory{
 			images: []*record{
 				image("young", time.Minute, "base", "young"),
 				image("old", 3*time.Hour, "base", "old"),
@@ -48,7 +48,7 @@ func TestDecide(t *testing.T) {
 	all := CollectPolicy{MinAge: time.Hour, Now: noon}
 	for _, tc := range []struct {
 		name   string
-		h      holdings
+		h      inventory
 		policy CollectPolicy
 		refs   []string
 		layers []digest.Digest
@@ -61,7 +61,7 @@ func TestDecide(t *testing.T) {
 		{"by age", hold(99), all, []string{"older", "old"}, []digest.Digest{"older", "old"}},
 		{"mounted ones stay", hold(1, "older", "base", "old"), pressure, nil, nil},
 		{"everything", hold(99), CollectPolicy{Now: noon}, []string{"older", "old", "young"}, []digest.Digest{"older", "old", "base", "young"}},
-		{"a file system of no size", holdings{}, pressure, nil, nil},
+		{"a file system of no size", inventory{}, pressure, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -87,7 +87,7 @@ func TestDecideKeepsWhatIsNeeded(t *testing.T) {
 		name := rapid.Custom(func(t *rapid.T) digest.Digest {
 			return digest.Digest(fmt.Sprintf("l%d", rapid.IntRange(0, 9).Draw(t, "layer")))
 		})
-		h := holdings{
+		h := inventory{
 			layers: rapid.MapOf(name, rapid.Int64Range(0, 100)).Draw(t, "layers"),
 			used:   rapid.MapOf(name, rapid.Just(true)).Draw(t, "used"),
 			total:  1000,

@@ -175,7 +175,7 @@ func (s *Store) mountOverlay(id string, rec mountRecord, layers []string) error 
 		return err
 	}
 	// A power failure also ends the mount, so the record need not be synced.
-	if err := writeJSON(filepath.Join(dir, mountFile), rec, atLeisure); err != nil {
+	if err := writeJSON(filepath.Join(dir, mountFile), rec, backgroundWrites); err != nil {
 		return err
 	}
 	lower := slices.Clone(layers)

@@ -373,8 +373,8 @@ func TestPullSharesOneTransfer(t *testing.T) {
 		}
 	}}
 	host := registry(t, reg)
-	letGo := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(letGo) // before the server's Close, which waits for its requests
+	answer := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(answer) // before the server's Close, which waits for its requests
 	s := open(t, nil)
 	var wg sync.WaitGroup
 	const callers = 4
@@ -395,7 +395,7 @@ func TestPullSharesOneTransfer(t *testing.T) {
 	waitFor(t, "all callers to share the pull", func() bool {
 		return s.pulls.Waiters(pullKey{ref.String(), sha256.Sum256(nil)}) == callers
 	})
-	letGo()
+	answer()
 	wg.Wait()
 	for range callers {
 		if err := <-errs; err != nil {
@@ -419,8 +419,8 @@ func TestFault19OneSlowPullHoldsUpNoOther(t *testing.T) {
 			<-release
 		}
 	}})
-	letGo := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(letGo) // before the server's Close, which waits for its requests
+	answer := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(answer) // before the server's Close, which waits for its requests
 	s := open(t, nil)
 	slow := make(chan error, 1)
 	go func() {
@@ -438,7 +438,7 @@ func TestFault19OneSlowPullHoldsUpNoOther(t *testing.T) {
 	if err := s.Unmount(t.Context(), "never-was", false); err != nil {
 		t.Errorf("an unmount beside a slow pull: %v", err)
 	}
-	letGo()
+	answer()
 	if err := <-slow; err != nil {
 		t.Errorf("the slow pull: %v", err)
 	}

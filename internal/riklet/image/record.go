@@ -92,7 +92,7 @@ func (s *Store) lookup(reference string) (*Image, error) {
 	}
 	s.mu.Unlock()
 	if err == nil && stale {
-		if err := s.flush(reference, atLeisure); err != nil {
+		if err := s.flush(reference, backgroundWrites); err != nil {
 			s.log.Warn("the time of use of an image was not saved", "image", reference, "err", err)
 		}
 	}
@@ -171,9 +171,9 @@ func readJSON(file string, into any) error {
 type durability int
 
 const (
-	// atLeisure: the file is complete or absent if the process dies. A power failure may lose or
+	// backgroundWrites: the file is complete or absent if the process dies. A power failure may lose or
 	// truncate it. The start of a container does not wait for the disk.
-	atLeisure durability = iota
+	backgroundWrites durability = iota
 	// atOnce: when the call returns.
 	atOnce
 )

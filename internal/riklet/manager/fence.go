@@ -13,22 +13,22 @@ import (
 // instance long before. The check here is for the case that the controller cannot check, or that
 // the node cannot reach the controller. The package fencing has the times and the states.
 
-// keepProof saves that an instance has a fence, so that the fence survives a restart of the
+// saveProof saves that an instance has a fence, so that the fence survives a restart of the
 // riklet.
-func (m *Manager) keepProof(r *run, template *rikv1alpha1.InstanceTemplate) {
+func (m *Manager) saveProof(r *run, template *rikv1alpha1.InstanceTemplate) {
 	after, asks := fence.After(template.Annotations)
 	if !asks || r.after == after {
 		return
 	}
 	r.after, r.home = after, r.order.GetNamespace()
-	if err := m.cfg.Ledger.Prove(r.uid, r.home, after); err != nil {
+	if err := m.cfg.Checkpoint.SetProof(r.uid, r.home, after); err != nil {
 		m.cfg.Logger.Error("saving a fence failed; it is only in memory", "instance", r.uid, "err", err)
 	}
 }
 
-// recall restores the fences of instances that the driver found.
-func (m *Manager) recall() {
-	for uid, held := range m.cfg.Ledger.Proven() {
+// restoreFences restores the fences of instances that the driver found.
+func (m *Manager) restoreFences() {
+	for uid, held := range m.cfg.Checkpoint.Proofs() {
 		if r := m.runs[uid]; r != nil {
 			r.after, r.home = held.After, held.Namespace
 		}

@@ -14,7 +14,7 @@ import (
 func (n *node) answerFences(age *time.Duration, found bool) int {
 	n.t.Helper()
 	asked := 0
-	for _, get := range n.objects.Questions() {
+	for _, get := range n.objects.PendingRequests() {
 		if get.GetKind() != nodev1.Kind_KIND_FENCE {
 			continue
 		}

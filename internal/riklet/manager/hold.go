@@ -21,7 +21,7 @@ func tooMany(unknown, all int) bool { return unknown*maxUnknown > all }
 
 // split sorts the instances here by a complete list. gone are the deleted ones. unknown are those
 // that the list does not mention.
-func split(here []string, list *schedulerv1.Allowed) (gone, unknown []string) {
+func split(presentInstances []string, list *schedulerv1.Allowed) (gone, unknown []string) {
 	may := make(map[string]bool, len(list.GetInstances()))
 	for _, in := range list.GetInstances() {
 		may[in.GetUid()] = true
@@ -30,7 +30,7 @@ func split(here []string, list *schedulerv1.Allowed) (gone, unknown []string) {
 	for _, uid := range list.GetGone() {
 		deleted[uid] = true
 	}
-	for _, uid := range here {
+	for _, uid := range presentInstances {
 		switch {
 		case may[uid]:
 		case deleted[uid]:
@@ -77,9 +77,9 @@ func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Orde
 	}
 	switch reason {
 	case rikv1alpha1.ConfirmOtherCluster:
-		next.cluster, next.hold.Cluster = order.GetCluster(), m.cfg.Ledger.Cluster()
+		next.cluster, next.hold.Cluster = order.GetCluster(), m.cfg.Checkpoint.Cluster()
 	case rikv1alpha1.ConfirmLowerTerm:
-		next.term, next.hold.Term = order.GetTerm(), m.cfg.Ledger.Term()
+		next.term, next.hold.Term = order.GetTerm(), m.cfg.Checkpoint.Term()
 	}
 	if before := m.held; before.hold.GetReason() == reason && before.cluster == next.cluster && before.term == next.term &&
 		!slices.ContainsFunc(uids, func(uid string) bool { return !before.withheld[uid] }) {
@@ -114,26 +114,26 @@ func (m *Manager) Hold() *schedulerv1.Hold {
 	return m.hold
 }
 
-// foreign reports whether an order comes from another cluster than the node's own. An order
+// fromOtherCluster reports whether an order comes from another cluster than the node's own. An order
 // without a cluster counts as the node's own.
-func (m *Manager) foreign(order *schedulerv1.Order) bool {
-	own := m.cfg.Ledger.Cluster()
+func (m *Manager) fromOtherCluster(order *schedulerv1.Order) bool {
+	own := m.cfg.Checkpoint.Cluster()
 	return own != "" && order.GetCluster() != "" && own != order.GetCluster()
 }
 
-// refuseForeign refuses an order of another cluster and changes nothing. Only a complete list
+// refuseOtherCluster refuses an order of another cluster and changes nothing. Only a complete list
 // shows which instances a confirmation would stop, so only such a list creates a hold.
-func (m *Manager) refuseForeign(order *schedulerv1.Order) {
+func (m *Manager) refuseOtherCluster(order *schedulerv1.Order) {
 	if order.GetAllowed() == nil {
-		m.cfg.Logger.Warn("order refused: it comes from another cluster", "cluster", order.GetCluster(), "own", m.cfg.Ledger.Cluster())
+		m.cfg.Logger.Warn("order refused: it comes from another cluster", "cluster", order.GetCluster(), "own", m.cfg.Checkpoint.Cluster())
 		return
 	}
-	_, unknown := split(m.here(), order.GetAllowed())
+	_, unknown := split(m.presentInstances(), order.GetAllowed())
 	m.holdBack(rikv1alpha1.ConfirmOtherCluster, unknown, order)
 }
 
-// here lists the instances that a driver has and that were not ordered to stop.
-func (m *Manager) here() []string {
+// presentInstances lists the instances that a driver has and that were not ordered to stop.
+func (m *Manager) presentInstances() []string {
 	var uids []string
 	for uid, r := range m.runs {
 		if r.driven && !r.stop && r.phase != rikv1alpha1.InstanceTerminated {
@@ -143,16 +143,16 @@ func (m *Manager) here() []string {
 	return uids
 }
 
-// endUnmade ends instances that were ordered but never created, and that the list no longer
+// endUncreated ends instances that were ordered but never created, and that the list no longer
 // contains.
-func (m *Manager) endUnmade(list *schedulerv1.Allowed) {
-	var unmade []string
+func (m *Manager) endUncreated(list *schedulerv1.Allowed) {
+	var uncreated []string
 	for uid, r := range m.runs {
 		if !r.driven && r.phase != rikv1alpha1.InstanceTerminated {
-			unmade = append(unmade, uid)
+			uncreated = append(uncreated, uid)
 		}
 	}
-	gone, unknown := split(unmade, list)
+	gone, unknown := split(uncreated, list)
 	for _, uid := range append(gone, unknown...) {
 		m.end(m.runs[uid], disallowedGrace)
 	}
@@ -168,12 +168,12 @@ func (m *Manager) confirmed(id string) {
 	m.cfg.Logger.Warn("carrying out the confirmation of an operator", "reason", waits.hold.GetReason(), "instances", len(waits.withheld))
 	switch waits.hold.GetReason() {
 	case rikv1alpha1.ConfirmUnknownInstances:
-		m.endAll(waits.withheld)
+		m.stopAll(waits.withheld)
 	case rikv1alpha1.ConfirmOtherCluster:
-		if err := m.cfg.Ledger.Move(waits.cluster); err != nil {
+		if err := m.cfg.Checkpoint.Move(waits.cluster); err != nil {
 			m.cfg.Logger.Error("saving the cluster failed; it is only in memory", "err", err)
 		}
-		m.endAll(waits.withheld)
+		m.stopAll(waits.withheld)
 		if m.cfg.Moved != nil {
 			m.cfg.Moved()
 		}
@@ -184,7 +184,7 @@ func (m *Manager) confirmed(id string) {
 	m.setHeld(held{})
 }
 
-func (m *Manager) endAll(uids map[string]bool) {
+func (m *Manager) stopAll(uids map[string]bool) {
 	for uid := range uids {
 		if r := m.runs[uid]; r != nil && r.phase != rikv1alpha1.InstanceTerminated {
 			m.cfg.Logger.Info("stopping an instance that the cluster has no record of", "instance", uid)
@@ -193,8 +193,8 @@ func (m *Manager) endAll(uids map[string]bool) {
 	}
 }
 
-// dismissed stops all instances, because the Node was deleted.
-func (m *Manager) dismissed() {
+// nodeDeleted stops all instances, because the Node was deleted.
+func (m *Manager) nodeDeleted() {
 	m.cfg.Logger.Warn("the node was deleted from the cluster; stopping all its instances")
 	for _, r := range m.runs {
 		if r.phase != rikv1alpha1.InstanceTerminated {

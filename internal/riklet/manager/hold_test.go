@@ -181,11 +181,11 @@ func TestALowerTermIsReported(t *testing.T) {
 // A node that joined another cluster on purpose stops the instances of the former cluster.
 func TestAMoveByJoiningNeedsNoConfirmation(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
-		if _, err := n.ledger.Belong([]string{"authority 1"}); err != nil {
+		if _, err := n.ledger.SetCluster([]string{"authority 1"}); err != nil {
 			t.Fatal(err)
 		}
 		n.with("c1", 1, "a", "b", "c")
-		if moved, err := n.ledger.Belong([]string{"authority 2"}); err != nil || !moved {
+		if moved, err := n.ledger.SetCluster([]string{"authority 2"}); err != nil || !moved {
 			t.Fatalf("Belong() = %v, %v, want a move", moved, err)
 		}
 		n.send("c2", 1, nil, "d")

@@ -20,23 +20,23 @@ func (m *Manager) start(r *run) {
 	template, err := m.cfg.Objects.Revision(r.order.GetNamespace(), r.order.GetRevision())
 	if template == nil {
 		if err != nil && !r.driven {
-			m.say(r, rikv1alpha1.InstanceCreating, "RevisionUnavailable",
+			m.sendStatus(r, rikv1alpha1.InstanceCreating, "RevisionUnavailable",
 				fmt.Sprintf("the revision %s/%s is not available yet: %v", r.order.GetNamespace(), r.order.GetRevision(), err))
 		}
 		return
 	}
 	fenced := template.OnDisconnect == rikv1alpha1.DisconnectStop
-	if fenced && m.cutOff && !r.driven {
+	if fenced && m.disconnectedAt && !r.driven {
 		return // its replacement may run elsewhere
 	}
-	m.keepProof(r, template)
+	m.saveProof(r, template)
 	if !r.driven && !m.isProven(r, time.Now()) {
 		return // the kcp may run one elsewhere; a proof is requested
 	}
 	r.used = true
-	m.keepInfo(r, template)
+	m.saveInfo(r, template)
 	m.cfg.Objects.Use(r.uid, r.order.GetNamespace(), template)
-	m.keepFence(r.uid, fenced)
+	m.saveFence(r.uid, fenced)
 	if !r.driven {
 		m.ensure(r, template)
 	}
@@ -46,7 +46,7 @@ func (m *Manager) start(r *run) {
 func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 	kind := cmp.Or(template.Kind, rikv1alpha1.KindPod)
 	if !slices.Contains(m.cfg.Kinds, kind) {
-		m.say(r, rikv1alpha1.InstanceFailed, "KindUnsupported", fmt.Sprintf("this node cannot run instances of kind %s", kind))
+		m.sendStatus(r, rikv1alpha1.InstanceFailed, "KindUnsupported", fmt.Sprintf("this node cannot run instances of kind %s", kind))
 		return
 	}
 	err := m.driver.Ensure(instance.Instance{
@@ -54,15 +54,15 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 		Workload: r.order.GetWorkload(), Revision: r.order.GetRevision(), Template: *template.DeepCopy(),
 	})
 	if err != nil {
-		m.say(r, rikv1alpha1.InstanceFailed, "StartRefused", err.Error())
+		m.sendStatus(r, rikv1alpha1.InstanceFailed, "StartRefused", err.Error())
 		return
 	}
 	r.driven = true
 	m.cfg.Logger.Info("received an instance to run", "instance", r.uid, "namespace", r.order.GetNamespace(), "name", r.order.GetName(), "revision", r.order.GetRevision())
 }
 
-// keepInfo publishes what sessions and checks of ports need to know about an instance.
-func (m *Manager) keepInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
+// saveInfo publishes what sessions and checks of ports need to know about an instance.
+func (m *Manager) saveInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
 	info := Info{UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(), Workload: r.order.GetWorkload()}
 	for _, c := range t.Processes() {
 		info.Containers = append(info.Containers, c.Name)
@@ -103,8 +103,8 @@ func (m *Manager) observed(o instance.Observation) {
 	}
 }
 
-// say sends a status that the driver does not report. It sends the same status only once.
-func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text string) {
+// sendStatus sends a status that the driver does not report. It sends the same status only once.
+func (m *Manager) sendStatus(r *run, phase rikv1alpha1.InstancePhase, reason, text string) {
 	if r.phase == phase && r.reason == reason && r.text == text {
 		return
 	}
@@ -114,7 +114,7 @@ func (m *Manager) say(r *run, phase rikv1alpha1.InstancePhase, reason, text stri
 // send numbers an observation and puts it into the outbox. The sequence numbers are the
 // manager's, not the driver's. They keep growing even if a driver loses its state.
 func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
-	sequence, err := m.cfg.Ledger.NextSequence()
+	sequence, err := m.cfg.Checkpoint.NextSequence()
 	if err != nil {
 		m.cfg.Logger.Error("saving the sequence numbers failed", "err", err)
 	}
@@ -133,15 +133,15 @@ func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	})
 }
 
-// keepFence saves whether an instance must stop after a loss of the connection.
-func (m *Manager) keepFence(uid string, fenced bool) {
-	if err := m.cfg.Ledger.Fence(uid, fenced); err != nil {
+// saveFence saves whether an instance must stop after a loss of the connection.
+func (m *Manager) saveFence(uid string, fenced bool) {
+	if err := m.cfg.Checkpoint.Fence(uid, fenced); err != nil {
 		m.cfg.Logger.Error("saving a fence failed; it is only in memory", "instance", uid, "err", err)
 	}
 }
 
-// hear starts or stops the time after which fenced instances stop.
-func (m *Manager) hear(connected bool) {
+// setConnected starts or stops the time after which fenced instances stop.
+func (m *Manager) setConnected(connected bool) {
 	if connected == m.connected {
 		return
 	}
@@ -156,7 +156,7 @@ func (m *Manager) hear(connected bool) {
 // lost starts that time. It is also called when the riklet starts: it is not known how long the
 // riklet was down, and the scheduler starts its own time again as well.
 func (m *Manager) lost() {
-	if timeout := m.cfg.Ledger.Timeout(); timeout > 0 {
+	if timeout := m.cfg.Checkpoint.Timeout(); timeout > 0 {
 		m.deadline = time.Now().Add(timeout)
 	}
 }
@@ -166,13 +166,13 @@ func (m *Manager) fence() {
 	if m.deadline.IsZero() || time.Now().Before(m.deadline) {
 		return
 	}
-	m.deadline, m.cutOff = time.Time{}, true
-	for _, uid := range slices.Sorted(slices.Values(m.cfg.Ledger.Fenced())) {
+	m.deadline, m.disconnectedAt = time.Time{}, true
+	for _, uid := range slices.Sorted(slices.Values(m.cfg.Checkpoint.Fenced())) {
 		r := m.runs[uid]
 		if r == nil || r.stop || !r.driven {
 			continue
 		}
-		m.cfg.Logger.Warn("stopping an instance because the node lost the connection to the scheduler", "instance", uid, "timeout", m.cfg.Ledger.Timeout())
+		m.cfg.Logger.Warn("stopping an instance because the node lost the connection to the scheduler", "instance", uid, "timeout", m.cfg.Checkpoint.Timeout())
 		r.stop = true
 		m.driver.Stop(uid, -1)
 	}

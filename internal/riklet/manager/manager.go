@@ -51,10 +51,10 @@ type Outbox interface {
 // Config configures a [Manager]. Every field except Held and Moved is required.
 type Config struct {
 	// Kinds are the kinds of workload that the node's driver runs.
-	Kinds   []rikv1alpha1.WorkloadKind
-	Objects Objects
-	Outbox  Outbox
-	Ledger  *checkpoint.Ledger
+	Kinds      []rikv1alpha1.WorkloadKind
+	Objects    Objects
+	Outbox     Outbox
+	Checkpoint *checkpoint.Store
 	// Allowed is called after the first Allowed order was carried out.
 	Allowed func()
 	// Held is called when [Manager.Hold] has changed. It must not block. It may be nil.
@@ -96,8 +96,8 @@ type Manager struct {
 	began   time.Time
 	asked   map[string]time.Time
 	proofAt time.Time
-	// cutOff is true from the moment at which fenced instances stop until the next Allowed order.
-	cutOff bool
+	// disconnectedAt is true from the moment at which fenced instances stop until the next Allowed order.
+	disconnectedAt bool
 }
 
 // Info is what the node knows about an instance in addition to the driver's observations.
@@ -198,7 +198,7 @@ func (m *Manager) Info(uid string) Info {
 func (m *Manager) Run(ctx context.Context) error {
 	m.began = time.Now()
 	m.recovered()
-	m.recall()
+	m.restoreFences()
 	m.observe()
 	m.lost()
 	for {
@@ -229,10 +229,10 @@ func (m *Manager) step() {
 	m.orders, m.contact = nil, nil
 	m.mu.Unlock()
 	if contact != nil {
-		m.hear(*contact)
+		m.setConnected(*contact)
 	}
 	for _, order := range orders {
-		m.obey(order)
+		m.applyOrder(order)
 	}
 	for _, r := range m.runs {
 		m.start(r)
@@ -254,29 +254,29 @@ func (m *Manager) next() time.Time {
 	return first
 }
 
-// obey carries out one order, unless its term is lower than the highest one.
-func (m *Manager) obey(order *schedulerv1.Order) {
+// applyOrder carries out one order, unless its term is lower than the highest one.
+func (m *Manager) applyOrder(order *schedulerv1.Order) {
 	switch {
 	case order.GetAdmitted() != nil:
-		if err := m.cfg.Ledger.SetTimeout(time.Duration(order.GetAdmitted().GetTimeoutMillis()) * time.Millisecond); err != nil {
+		if err := m.cfg.Checkpoint.SetTimeout(time.Duration(order.GetAdmitted().GetTimeoutMillis()) * time.Millisecond); err != nil {
 			m.cfg.Logger.Error("saving the node timeout failed; it is only in memory", "err", err)
 		}
 		return
 	case order.GetConfirmed() != nil:
 		m.confirmed(order.GetConfirmed().GetId())
 		return
-	case m.foreign(order):
-		m.refuseForeign(order)
+	case m.fromOtherCluster(order):
+		m.refuseOtherCluster(order)
 		return
 	case order.GetAck() != nil:
 		// An acknowledgement of a controller that is no longer active is void. An acknowledgement
 		// without a term is from the scheduler itself.
-		if term := order.GetTerm(); term == 0 || term >= m.cfg.Ledger.Term() {
+		if term := order.GetTerm(); term == 0 || term >= m.cfg.Checkpoint.Term() {
 			m.acknowledged(order.GetAck())
 		}
 		return
 	}
-	err := m.cfg.Ledger.Obey(order.GetTerm())
+	err := m.cfg.Checkpoint.AcceptTerm(order.GetTerm())
 	if errors.Is(err, checkpoint.ErrLowerTerm) {
 		m.cfg.Logger.Warn("order refused", "err", err)
 		m.holdBack(rikv1alpha1.ConfirmLowerTerm, nil, order)
@@ -289,7 +289,7 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 	case order.GetAllowed() != nil:
 		m.allow(order)
 	case order.GetDismissed() != nil:
-		m.dismissed()
+		m.nodeDeleted()
 	case order.GetRun() != nil:
 		m.ordered(order.GetRun())
 	case order.GetStop() != nil:
@@ -302,8 +302,8 @@ func (m *Manager) obey(order *schedulerv1.Order) {
 // are not too many.
 func (m *Manager) allow(order *schedulerv1.Order) {
 	list := order.GetAllowed()
-	here := m.here()
-	gone, unknown := split(here, list)
+	presentInstances := m.presentInstances()
+	gone, unknown := split(presentInstances, list)
 	for _, in := range list.GetInstances() {
 		m.ordered(in)
 	}
@@ -311,8 +311,8 @@ func (m *Manager) allow(order *schedulerv1.Order) {
 		m.cfg.Logger.Info("stopping an instance that must not run on this node", "instance", uid)
 		m.end(m.runs[uid], disallowedGrace)
 	}
-	m.endUnmade(list)
-	if tooMany(len(unknown), len(here)-len(gone)) && !m.cfg.Ledger.Moved() {
+	m.endUncreated(list)
+	if tooMany(len(unknown), len(presentInstances)-len(gone)) && !m.cfg.Checkpoint.Moved() {
 		m.holdBack(rikv1alpha1.ConfirmUnknownInstances, unknown, order)
 	} else {
 		for _, uid := range unknown {
@@ -320,12 +320,12 @@ func (m *Manager) allow(order *schedulerv1.Order) {
 			m.end(m.runs[uid], disallowedGrace)
 		}
 		m.setHeld(held{})
-		if err := m.cfg.Ledger.Adopt(order.GetCluster()); err != nil {
+		if err := m.cfg.Checkpoint.SetClusterID(order.GetCluster()); err != nil {
 			m.cfg.Logger.Error("saving the cluster failed; it is only in memory", "err", err)
 		}
 	}
 	first := !m.allowed
-	m.allowed, m.cutOff = true, false
+	m.allowed, m.disconnectedAt = true, false
 	m.sweepAt = time.Now()
 	if first {
 		m.cfg.Allowed()
@@ -384,8 +384,8 @@ func (m *Manager) acknowledged(ack *schedulerv1.Ack) {
 	}
 	m.cfg.Objects.Release(r.uid)
 	m.cfg.Outbox.Drop(r.uid)
-	m.keepFence(r.uid, false)
-	if err := m.cfg.Ledger.Prove(r.uid, "", 0); err != nil {
+	m.saveFence(r.uid, false)
+	if err := m.cfg.Checkpoint.SetProof(r.uid, "", 0); err != nil {
 		m.cfg.Logger.Error("removing a saved fence failed; it is removed only in memory", "instance", r.uid, "err", err)
 	}
 	delete(m.runs, r.uid)

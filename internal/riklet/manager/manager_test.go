@@ -34,7 +34,7 @@ type node struct {
 	manager *Manager
 	objects *objects.Store
 	outbox  *connection.Outbox
-	ledger  *checkpoint.Ledger
+	ledger  *checkpoint.Store
 	stop    func()
 
 	sent    map[string]*schedulerv1.Observation // the last one of each
@@ -64,7 +64,7 @@ func (n *node) boot(cfg instancefake.Config) {
 	n.driver, n.outbox, n.sent = n.host.Driver(cfg), connection.NewOutbox(), map[string]*schedulerv1.Observation{}
 	n.manager = New(Config{
 		Kinds:   []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod},
-		Objects: n.objects, Outbox: n.outbox, Ledger: n.ledger,
+		Objects: n.objects, Outbox: n.outbox, Checkpoint: n.ledger,
 		Allowed: func() { n.allowed++ }, Moved: func() { n.moved++ }, Logger: slog.New(slog.DiscardHandler),
 	})
 	n.manager.Use(n.driver)
@@ -131,7 +131,7 @@ func runOf(uid, revision string) *schedulerv1.Run {
 // plain Pod.
 func (n *node) deliver() {
 	n.t.Helper()
-	for _, get := range n.objects.Questions() {
+	for _, get := range n.objects.PendingRequests() {
 		if get.GetKind() == nodev1.Kind_KIND_FENCE {
 			n.objects.Deliver(&nodev1.Object{Kind: get.GetKind(), Namespace: get.GetNamespace(), Error: "later"})
 			continue
@@ -338,7 +338,7 @@ func TestFault07RestartKeepsInstances(t *testing.T) {
 		}
 		n.allow(runOf("a", "r1"), runOf("b", "r1"))
 		n.wantRunning("a", "b")
-		if asked := n.objects.Questions(); len(asked) != 0 || n.host.Starts("a") != 1 {
+		if asked := n.objects.PendingRequests(); len(asked) != 0 || n.host.Starts("a") != 1 {
 			t.Errorf("asked for %v, started %d times, want nothing and once", asked, n.host.Starts("a"))
 		}
 		if diff := cmp.Diff([]string{"a", "b"}, n.manager.List()); diff != "" {
@@ -413,7 +413,7 @@ func TestAbsentRevisionIsTriedAgain(t *testing.T) {
 		n.run(1, "a", "gone")
 		asked := 0
 		for range 4 {
-			asked += len(n.objects.Questions())
+			asked += len(n.objects.PendingRequests())
 			n.objects.Deliver(&nodev1.Object{Kind: nodev1.Kind_KIND_REVISION, Namespace: "shop", Name: "gone"})
 			time.Sleep(time.Minute)
 			n.settle()

@@ -68,7 +68,7 @@ type pass struct {
 	refused string
 	trouble string
 	// uncheckable is why the network cannot be checked, as last logged.
-	uncheckable string
+	checkError string
 }
 
 // wait returns the longest time until the next check.
@@ -132,8 +132,8 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	// ports and the name server.
 	configured := n.ports.Configure(ctx, settings(s, own, host))
 	if configured != nil {
-		stands, err := n.bridge.Stands(netip.PrefixFrom(own.Addr().Next(), own.Bits()))
-		if !stands || err != nil {
+		inPlace, err := n.bridge.IsConfigured(netip.PrefixFrom(own.Addr().Next(), own.Bits()))
+		if !inPlace || err != nil {
 			return errors.Join(configured, err), nil
 		}
 	}
@@ -147,15 +147,15 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	p.factsFor(own, host, plan)
 	check := n.connectCheckPort(ctx, s)
 	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
-		err = p.ways(s, plan, address)
+		err = p.applyRoutes(s, plan, address)
 	}
 	p.unchecked(check)
 	return errors.Join(configured, err), names
 }
 
-// ways applies the routes to other nodes. Before the node's own address is known, the routes of
+// applyRoutes applies the routes to other nodes. Before the node's own address is known, the routes of
 // an earlier run stay.
-func (p *pass) ways(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error {
+func (p *pass) applyRoutes(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error {
 	if !own.IsValid() {
 		return nil
 	}
@@ -174,10 +174,10 @@ func (p *pass) unchecked(err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != p.uncheckable && err != nil {
+	if text != p.checkError && err != nil {
 		p.node.cfg.Logger.Warn("cannot check whether packets between instances pass", "err", err)
 	}
-	p.uncheckable = text
+	p.checkError = text
 }
 
 func settings(s *netmap.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {
@@ -221,14 +221,14 @@ func (p *pass) factsFor(own netip.Prefix, host overlay.Host, plan overlay.Plan) 
 		links = append(links, host.LinkName)
 	}
 	// Also without a tunnel on this node: another node may have different links and use one.
-	ways := []string{overlay.Device}
+	applyRoutes := []string{overlay.Device}
 	if host.LinkName != "" && len(host.OnLink) > 0 {
-		ways = append(ways, host.LinkName)
+		applyRoutes = append(applyRoutes, host.LinkName)
 	}
 	n := p.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.facts.PodCIDR, n.facts.Links, n.facts.Ways, n.facts.Bridge = own, links, ways, bridge.DefaultName
+	n.facts.PodCIDR, n.facts.Links, n.facts.Ways, n.facts.Bridge = own, links, applyRoutes, bridge.DefaultName
 	n.facts.AllowFrom, n.facts.TunnelPort = n.cfg.AllowFrom, 0
 	if at := n.names.at(); at.IsValid() {
 		n.facts.NamePort = at.Port()

@@ -73,8 +73,8 @@ func lockPath(dir string) (string, error) {
 	return filepath.Join(dir, "net-"+strconv.FormatUint(namespace.Ino, 10)), nil
 }
 
-// beside returns the path of another file for the same network namespace.
-func (l *netLock) beside(what string) string {
+// siblingPath returns the path of another file for the same network namespace.
+func (l *netLock) siblingPath(what string) string {
 	return filepath.Join(filepath.Dir(l.path), what+strings.TrimPrefix(filepath.Base(l.path), "net"))
 }
 

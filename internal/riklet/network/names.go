@@ -34,7 +34,7 @@ func (n *names) at() netip.AddrPort {
 // nameServer returns the configuration of the name server for an address.
 func nameServer(cfg Config, lock *netLock, address netip.Addr) nameserver.Config {
 	return nameserver.Config{
-		Program: cfg.NameServer, Socket: lock.beside("dns"), Log: filepath.Join(cfg.Dir, "dns.log"),
+		Program: cfg.NameServer, Socket: lock.siblingPath("dns"), Log: filepath.Join(cfg.Dir, "dns.log"),
 		Settings: nameserver.Settings{Address: netip.AddrPortFrom(address, nameserver.Port), Resolver: cfg.Resolver},
 	}
 }

@@ -58,7 +58,7 @@ func noNameServer(t *testing.T) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		err = nameserver.Remove(ctx, (&netLock{path: path}).beside("dns"))
+		err = nameserver.Remove(ctx, (&netLock{path: path}).siblingPath("dns"))
 		_ = os.Remove(lockDir) // fails if other locks exist
 	}
 	if err != nil {

@@ -73,7 +73,7 @@ type Config struct {
 type Node struct {
 	cfg    Config
 	lock   *netLock
-	table  *netmap.Table
+	table  *netmap.Store
 	bridge *bridge.Bridge
 	ports  *bridge.Switch
 	proxy  *proxy.Proxy
@@ -85,22 +85,22 @@ type Node struct {
 	news        wakeup.Signal // set after the troubles have changed
 	checks      checks
 
-	mu        sync.Mutex
-	address   netip.Addr
-	facts     proxy.Facts
-	conflicts []proxy.Conflict
-	troubles  map[nodestate.TroubleKind]string // without the ports
-	lost      map[proxy.HostPort]bool
-	known     known
-	checked   map[check]string // the troubles that checks have found
-	ruled     bool             // the rules were applied at least once
-	unruled   error            // why the last attempt to apply the rules failed
-	attempts  int              // failed attempts since the last success
+	mu         sync.Mutex
+	address    netip.Addr
+	facts      proxy.Facts
+	conflicts  []proxy.Conflict
+	troubles   map[nodestate.TroubleKind]string // without the ports
+	lost       map[proxy.HostPort]bool
+	known      known
+	checked    map[check]string // the troubles that checks have found
+	ruled      bool             // the rules were applied at least once
+	rulesError error            // why the last attempt to apply the rules failed
+	attempts   int              // failed attempts since the last success
 }
 
-// unruledAttempts is the number of failed attempts to apply the rules after which that counts as
+// maxRulesAttempts is the number of failed attempts to apply the rules after which that counts as
 // a trouble. Another program may hold the lock of iptables for a while.
-const unruledAttempts = 3
+const maxRulesAttempts = 3
 
 var _ instance.Network = (*Node)(nil)
 
@@ -222,8 +222,8 @@ func (n *Node) Troubles() map[nodestate.TroubleKind]string {
 	if all == nil {
 		all = map[nodestate.TroubleKind]string{}
 	}
-	if _, notified := all[nodestate.TroubleNetwork]; !notified && n.attempts >= unruledAttempts {
-		all[nodestate.TroubleNetwork] = "writing the firewall rules for ports and names failed: " + n.unruled.Error()
+	if _, notified := all[nodestate.TroubleNetwork]; !notified && n.attempts >= maxRulesAttempts {
+		all[nodestate.TroubleNetwork] = "writing the firewall rules for ports and names failed: " + n.rulesError.Error()
 	}
 	n.addCheckedLocked(all)
 	if len(n.conflicts) == 0 {
@@ -287,8 +287,8 @@ func (n *Node) NameServer() netip.AddrPort { return n.names.at() }
 func (n *Node) applied(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	before := n.attempts >= unruledAttempts
-	if n.unruled = err; err != nil {
+	before := n.attempts >= maxRulesAttempts
+	if n.rulesError = err; err != nil {
 		n.attempts++
 	} else {
 		n.attempts = 0
@@ -297,7 +297,7 @@ func (n *Node) applied(err error) {
 		}
 		n.ruled = true
 	}
-	if before != (n.attempts >= unruledAttempts) {
+	if before != (n.attempts >= maxRulesAttempts) {
 		n.news.Wake()
 	}
 }
@@ -310,8 +310,8 @@ func (n *Node) rulesReady() error {
 	switch {
 	case n.ruled:
 		return nil
-	case n.unruled != nil:
-		return fmt.Errorf("%w: writing the firewall rules for ports and names failed: %w", instance.ErrNetworkNotReady, n.unruled)
+	case n.rulesError != nil:
+		return fmt.Errorf("%w: writing the firewall rules for ports and names failed: %w", instance.ErrNetworkNotReady, n.rulesError)
 	default:
 		return fmt.Errorf("%w: the firewall rules for ports and names are not written yet", instance.ErrNetworkNotReady)
 	}

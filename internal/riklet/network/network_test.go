@@ -17,7 +17,7 @@ func TestRulesThatCannotBeWritten(t *testing.T) {
 	if err := n.rulesReady(); !errors.Is(err, instance.ErrNetworkNotReady) {
 		t.Errorf("before the first attempt: %v, want ErrNetworkNotReady", err)
 	}
-	for range unruledAttempts {
+	for range maxRulesAttempts {
 		if all := n.Troubles(); len(all) > 0 {
 			t.Errorf("troubles after few attempts: %v", all)
 		}

@@ -41,7 +41,7 @@ func Purge(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return errors.Join(err, links.Close())
 	}
-	ended := nameserver.Remove(ctx, lock.beside("dns"))
+	ended := nameserver.Remove(ctx, lock.siblingPath("dns"))
 	// The rules first: they refer to devices that are removed next.
 	err = errors.Join(ended, rules.Remove(ctx))
 	_, removed := overlay.Apply(overlay.Plan{})

@@ -34,7 +34,7 @@ const (
 	// Mark in the run directory says whose it is.
 	Mark = "rik-owner"
 	// Lock in the state directory is locked.
-	Lock = "lock"
+	LockFile = "lock"
 	// attribute is the mark of a cgroup, in which there are no files.
 	attribute = "trusted.rik-owner"
 )
@@ -48,8 +48,8 @@ type Places struct {
 	CgroupParent string `json:"cgroupParent"`
 }
 
-// Claim is a hold on a node's places. It ends with Release or with the process.
-type Claim struct{ locks []*lockfile.Lock }
+// Lock is a hold on a node's places. It ends with Release or with the process.
+type Lock struct{ locks []*lockfile.Lock }
 
 // place is one of them.
 type place struct {
@@ -65,19 +65,19 @@ type place struct {
 // Take makes what is missing of the places, the run directory in memory, and holds
 // them. The error is ErrInUse or ErrOthers when it is others who have one, and names the
 // next step. Nothing of theirs was touched then.
-func Take(p Places) (*Claim, error) {
-	c := &Claim{}
-	if err := c.take(p); err != nil {
+func Take(p Places) (*Lock, error) {
+	c := &Lock{}
+	if err := c.lockAll(p); err != nil {
 		return nil, errors.Join(err, c.Release())
 	}
 	return c, nil
 }
 
-func (c *Claim) take(p Places) error {
+func (c *Lock) lockAll(p Places) error {
 	if err := os.MkdirAll(p.StateDir, 0o700); err != nil {
 		return fmt.Errorf("creating the state directory: %w", err)
 	}
-	if err := c.hold(stateDir(p.StateDir)); err != nil {
+	if err := c.lockPlace(stateDir(p.StateDir)); err != nil {
 		return err
 	}
 	key, err := identity.InstallationKey(p.StateDir)
@@ -92,23 +92,23 @@ func (c *Claim) take(p Places) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(layout.Home(p.CgroupParent), 0o755); err != nil { //nolint:gosec // the usual mode of a cgroup
+	if err := os.MkdirAll(layout.Dir(p.CgroupParent), 0o755); err != nil { //nolint:gosec // the usual mode of a cgroup
 		return fmt.Errorf("creating the cgroup of the instances: %w", err)
 	}
-	if err := c.own(cgroupOf(layout, p.CgroupParent), me); err != nil {
+	if err := c.lockAndMark(cgroupOf(layout, p.CgroupParent), me); err != nil {
 		return err
 	}
 	// The last, so that what is mounted here stays only if all is ours.
-	return c.takeRunDir(p.RunDir, me)
+	return c.lockRunDir(p.RunDir, me)
 }
 
-// takeRunDir holds the directory before something is mounted over it: another node may use
+// lockRunDir holds the directory before something is mounted over it: another node may use
 // the directory below. The mount is then held too.
-func (c *Claim) takeRunDir(dir string, me owner) error {
+func (c *Lock) lockRunDir(dir string, me owner) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("creating the run directory: %w", err)
 	}
-	if err := c.own(runDir(dir), me); err != nil {
+	if err := c.lockAndMark(runDir(dir), me); err != nil {
 		return err
 	}
 	mounted, err := mounts.InMemory(dir, mounts.RunLimits(), func() bool { return runDir(dir).occupied() })
@@ -118,11 +118,11 @@ func (c *Claim) takeRunDir(dir string, me owner) error {
 	if !mounted {
 		return nil
 	}
-	return c.own(runDir(dir), me)
+	return c.lockAndMark(runDir(dir), me)
 }
 
 // Release lets go of the places; what is in them stays, and so do the marks.
-func (c *Claim) Release() error {
+func (c *Lock) Release() error {
 	var errs []error
 	for _, lock := range c.locks {
 		errs = append(errs, lock.Release())
@@ -131,8 +131,8 @@ func (c *Claim) Release() error {
 	return errors.Join(errs...)
 }
 
-// hold locks a place for this process.
-func (c *Claim) hold(p place) error {
+// lockPlace locks a place for this process.
+func (c *Lock) lockPlace(p place) error {
 	lock, err := lockfile.Take(p.lock)
 	var held *lockfile.HeldError
 	if errors.As(err, &held) {
@@ -146,7 +146,7 @@ func (c *Claim) hold(p place) error {
 }
 
 func stateDir(dir string) place {
-	return place{what: "state directory", path: dir, flag: "--state-dir", lock: filepath.Join(dir, Lock)}
+	return place{what: "state directory", path: dir, flag: "--state-dir", lock: filepath.Join(dir, LockFile)}
 }
 
 func runDir(dir string) place {
@@ -163,7 +163,7 @@ func runDir(dir string) place {
 }
 
 func cgroupOf(layout cgroup.Layout, group string) place {
-	dir := layout.Home(group)
+	dir := layout.Dir(group)
 	return place{
 		what: "cgroup", path: group, flag: "--cgroup-parent", lock: dir,
 		occupied: func() bool { return len(layout.Processes(group)) > 0 },
@@ -182,9 +182,9 @@ func cgroupOf(layout cgroup.Layout, group string) place {
 	}
 }
 
-// own holds a place and marks it as this node's.
-func (c *Claim) own(p place, me owner) error {
-	if err := c.hold(p); err != nil {
+// lockAndMark holds a place and marks it as this node's.
+func (c *Lock) lockAndMark(p place, me owner) error {
+	if err := c.lockPlace(p); err != nil {
 		return err
 	}
 	// What cannot be read is no mark: of before there were marks, or of a write that was cut short.

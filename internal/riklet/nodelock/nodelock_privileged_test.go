@@ -38,7 +38,7 @@ func places(t *testing.T, name string) Places {
 	return p
 }
 
-func take(t *testing.T, p Places) *Claim {
+func lockAll(t *testing.T, p Places) *Lock {
 	t.Helper()
 	c, err := Take(p)
 	if err != nil {
@@ -73,7 +73,7 @@ func wantRefused(t *testing.T, what string, p Places, want error, says ...string
 func TestPrivilegedOneProcessPerPlace(t *testing.T) {
 	privileged.Require(t)
 	first, second := places(t, "a"), places(t, "b")
-	held := take(t, first)
+	held := lockAll(t, first)
 	pid := fmt.Sprintf("in use by process %d (", os.Getpid())
 	wantRefused(t, "the same state directory", Places{first.StateDir, second.RunDir, second.CgroupParent}, ErrInUse,
 		"state directory "+first.StateDir, pid, "another --state-dir")
@@ -86,11 +86,11 @@ func TestPrivilegedOneProcessPerPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantRefused(t, "the same run directory by another path", Places{second.StateDir, link, second.CgroupParent}, ErrInUse)
-	other := take(t, second)
+	other := lockAll(t, second)
 	if err := errors.Join(held.Release(), other.Release()); err != nil {
 		t.Fatal(err)
 	}
-	take(t, first)
+	lockAll(t, first)
 }
 
 // The instances of a node go on without it.
@@ -101,14 +101,14 @@ func TestPrivilegedInstancesOfOthersAreLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, second := places(t, "a"), places(t, "b")
-	if err := take(t, first).Release(); err != nil {
+	if err := lockAll(t, first).Release(); err != nil {
 		t.Fatal(err)
 	}
 	shared := Places{second.StateDir, first.RunDir, first.CgroupParent}
-	if err := take(t, shared).Release(); err != nil { // there are none yet
+	if err := lockAll(t, shared).Release(); err != nil { // there are none yet
 		t.Fatal(err)
 	}
-	if err := take(t, first).Release(); err != nil {
+	if err := lockAll(t, first).Release(); err != nil {
 		t.Fatal(err)
 	}
 
@@ -138,13 +138,13 @@ func TestPrivilegedInstancesOfOthersAreLeftAlone(t *testing.T) {
 	if err := os.Rename(first.StateDir, moved); err != nil {
 		t.Fatal(err)
 	}
-	if err := take(t, Places{moved, first.RunDir, first.CgroupParent}).Release(); err != nil {
+	if err := lockAll(t, Places{moved, first.RunDir, first.CgroupParent}).Release(); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(moved); err != nil {
 		t.Fatal(err)
 	}
-	take(t, Places{moved, first.RunDir, first.CgroupParent})
+	lockAll(t, Places{moved, first.RunDir, first.CgroupParent})
 }
 
 // A run directory that lies in a larger file system in memory gets a file system of its own. It
@@ -166,7 +166,7 @@ func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
 	if err := os.MkdirAll(instance, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := take(t, p).Release(); err != nil {
+	if err := lockAll(t, p).Release(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(instance); err != nil {
@@ -175,7 +175,7 @@ func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
 	if err := os.Remove(instance); err != nil {
 		t.Fatal(err)
 	}
-	held := take(t, p)
+	held := lockAll(t, p)
 	if bounded, err := mounts.Bounded(p.RunDir); !bounded || err != nil {
 		t.Errorf("Bounded() = %t, %v", bounded, err)
 	}
@@ -184,7 +184,7 @@ func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
 	if err := held.Release(); err != nil {
 		t.Fatal(err)
 	}
-	take(t, p)
+	lockAll(t, p)
 }
 
 // A node that has no instances yet holds its run directory too: another one's mount would take

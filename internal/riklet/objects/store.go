@@ -1,6 +1,6 @@
 // Package objects holds the objects that instances refer to: the templates of their revisions,
 // ConfigMaps and Secrets. All of them come from the controller's stream. The caller passes
-// answers to Deliver, and takes the requests from Questions.
+// answers to Deliver, and takes the requests from PendingRequests.
 //
 // Templates are immutable and saved to disk, so that a node can start the instances that it was
 // ordered to run while the controller is down. ConfigMaps and Secrets stay in memory, and are
@@ -158,11 +158,11 @@ func (s *Store) askLocked(key Key) {
 	s.wake.Wake()
 }
 
-// Asked returns a channel that is readable when Questions has requests.
-func (s *Store) Asked() <-chan struct{} { return s.wake }
+// HasRequests returns a channel that is readable when PendingRequests has requests.
+func (s *Store) HasRequests() <-chan struct{} { return s.wake }
 
-// Questions takes the pending requests to the controller.
-func (s *Store) Questions() []*nodev1.Get {
+// PendingRequests takes the pending requests to the controller.
+func (s *Store) PendingRequests() []*nodev1.Get {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := s.asked

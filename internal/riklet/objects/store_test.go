@@ -28,7 +28,7 @@ func newStore(t *testing.T, dir string) *Store {
 // questions returns the pending requests as text.
 func questions(s *Store) []string {
 	asked := []string{}
-	for _, g := range s.Questions() {
+	for _, g := range s.PendingRequests() {
 		asked = append(asked, Key{g.GetKind(), g.GetNamespace(), g.GetName()}.String())
 	}
 	return asked
@@ -138,7 +138,7 @@ func TestReconnectAsksForEverythingThatChanges(t *testing.T) {
 		if _, err := s.Revision("shop", "new-1"); err != nil {
 			t.Fatal(err)
 		}
-		s.Questions()
+		s.PendingRequests()
 		s.Reconnected()
 		wantQuestions(t, s, "secret shop/held", "secret shop/awaited", "workloadrevision shop/new-1")
 		s.Deliver(secretObject("awaited", "v"))
@@ -157,7 +157,7 @@ func TestSecretsGoWithTheirLastUser(t *testing.T) {
 		r := ask(t.Context(), s, "pull")
 		s.Deliver(secretObject("pull", "old"))
 		<-r
-		s.Questions()
+		s.PendingRequests()
 		s.Release("a")
 		if got, err := s.Secret(t.Context(), "shop", "pull"); err != nil || string(got.Data["k"]) != "old" {
 			t.Errorf("Secret() with a user left = %+v, %v", got, err)
@@ -230,7 +230,7 @@ func TestMissingRevisionIsAskedAgainLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
 		_, _ = s.Revision("shop", "web-1")
-		s.Questions()
+		s.PendingRequests()
 		s.Deliver(&nodev1.Object{Kind: nodev1.Kind_KIND_REVISION, Namespace: "shop", Name: "web-1"})
 		if _, err := s.Revision("shop", "web-1"); err == nil || !strings.Contains(err.Error(), "does not have this revision") {
 			t.Errorf("Revision() = %v, want it to say that there is none", err)
@@ -273,7 +273,7 @@ func TestRetain(t *testing.T) {
 		_, _ = s.Revision("shop", name)
 		s.Deliver(revisionObject(t, name))
 	}
-	s.Questions()
+	s.PendingRequests()
 	keep := func(_, name string) bool { return name == "web-2" }
 	for range 2 {
 		if err := s.Retain(keep); err != nil {

@@ -68,7 +68,7 @@ func TestWhatIsNotTakenBackSaysWhy(t *testing.T) {
 		m, _ := serving()
 		m.runCtx = t.Context()
 		end(m)
-		m.tookBack(processes, errors.New("target is busy"))
+		m.tornDown(processes, errors.New("target is busy"))
 		if s := m.render(); s.Reason != reasonStopFailed || s.Message != "target is busy" || s.Ready {
 			t.Errorf("%s: status = %+v", name, s)
 		}

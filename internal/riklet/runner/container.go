@@ -226,7 +226,7 @@ func (f *fill) run(ctx context.Context) (shim.Container, error) {
 	if err := progress.Watch(ctx, f.report, first.Do); err != nil {
 		return shim.Container{}, err
 	}
-	release, err := f.d.turn(ctx)
+	release, err := f.d.startSlot(ctx)
 	if err != nil {
 		return shim.Container{}, err
 	}

@@ -88,7 +88,7 @@ func decide(v view, now time.Time) decision {
 		d.consider(c, v.policy, now)
 	}
 	if ended == len(v.main) {
-		d.final = verdict(v.main)
+		d.final = mainOutcome(v.main)
 	}
 	if d.final != nil {
 		return decision{final: d.final}
@@ -123,9 +123,9 @@ func boundedAt(at, now time.Time, longest time.Duration) time.Time {
 	return at
 }
 
-// believed corrects the times of a record that was possibly written while the node's clock was
+// correctTimes corrects the times of a record that was possibly written while the node's clock was
 // ahead. After the correction, nothing waits longer than a wait that begins now.
-func believed(r state.Record, now time.Time, grace time.Duration) state.Record {
+func correctTimes(r state.Record, now time.Time, grace time.Duration) state.Record {
 	if r.Stop != nil {
 		stop := *r.Stop
 		if stop.Grace > 0 {
@@ -157,7 +157,7 @@ func restarts(policy rikv1alpha1.RestartPolicy, c containerView) bool {
 	}
 }
 
-func verdict(main []containerView) *outcome {
+func mainOutcome(main []containerView) *outcome {
 	for _, c := range main {
 		if !succeeded(c) {
 			return failed(c.Reason, c)

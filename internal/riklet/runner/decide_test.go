@@ -218,12 +218,12 @@ func TestReadiedTellsWhatIsNew(t *testing.T) {
 		{&answerError{"HTTP 404", ""}, "HTTP 404"},
 		{errors.New("no answer in 1s"), "no answer in 1s"},
 	} {
-		c = readied(c, step.why)
+		c = withReadiness(c, step.why)
 		if want := "readiness probe failed: " + step.want; c.Ready || c.Reason != reasonNotReady || c.Message != want {
 			t.Errorf("after %v: %+v, want %q", step.why, c, want)
 		}
 	}
-	if c = readied(c, nil); !c.Ready || c.Reason != "" || c.Message != "" {
+	if c = withReadiness(c, nil); !c.Ready || c.Reason != "" || c.Message != "" {
 		t.Errorf("after a success: %+v", c)
 	}
 }
@@ -301,7 +301,7 @@ func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
 	} {
 		stop := tc.stop
 		r := state.Record{Stop: &stop, Final: &state.Final{At: now.AddDate(10, 0, 0)}}
-		got := believed(r, now, grace)
+		got := correctTimes(r, now, grace)
 		if !got.Stop.Deadline.Equal(tc.want) || !got.Final.At.Equal(now) || !stop.Deadline.Equal(tc.stop.Deadline) {
 			t.Errorf("%s: %+v, %+v; want the deadline %v and the end now, in a copy", name, got.Stop, got.Final, tc.want)
 		}

@@ -77,7 +77,7 @@ func (d *Driver) Close() error {
 	d.machines = map[string]*machine{}
 	d.mu.Unlock()
 	for _, m := range machines {
-		m.hangUp()
+		m.disconnect()
 	}
 	return d.store.Close()
 }
@@ -225,7 +225,7 @@ func (d *Driver) Usage(uid string) (instance.Usage, error) {
 	}
 	u.CPUNanos, u.MemoryBytes = stats.CPUNanos, stats.MemoryBytes
 	if m.engine != nil && !o.Status.Suspended {
-		u.VM = m.engine.Usage(m.live())
+		u.VM = m.engine.Usage(m.engineRunning())
 	}
 	return u, nil
 }
@@ -241,8 +241,8 @@ func (d *Driver) sequence() int64 {
 	}
 }
 
-// turn waits until fewer than StartsAtOnce containers are starting.
-func (d *Driver) turn(ctx context.Context) (release func(), err error) {
+// startSlot waits until fewer than StartsAtOnce containers are starting.
+func (d *Driver) startSlot(ctx context.Context) (release func(), err error) {
 	select {
 	case d.turns <- struct{}{}:
 		return func() { <-d.turns }, nil

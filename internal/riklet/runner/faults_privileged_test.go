@@ -375,7 +375,7 @@ func TestPrivilegedSupervisorLost(t *testing.T) {
 	n.ensure(podOf("u2", rikv1alpha1.RestartNever, sh("main", forever)))
 	for _, uid := range []string{"u1", "u2"} {
 		n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
-		pid := n.driver.machine(uid).live().PID
+		pid := n.driver.machine(uid).engineRunning().PID
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}

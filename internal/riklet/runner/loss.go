@@ -17,23 +17,23 @@ import (
 
 // A sandbox is what the containers of an instance share while they run: a supervisor with
 // its namespaces, or a microVM. It can end in many ways: a kill, a crash, a snapshot that
-// cannot be used. loseSandbox handles all of them alike.
+// cannot be used. endLostSandbox handles all of them alike.
 
-// loseSandbox records that the instance's sandbox ended, with everything that ran in it. The
+// endLostSandbox records that the instance's sandbox ended, with everything that ran in it. The
 // instance gets a new sandbox, as its restart policy allows.
-func (m *machine) loseSandbox(reason, why string) {
+func (m *machine) endLostSandbox(reason, why string) {
 	m.prepared, m.leftovers, m.attachment, m.rec.Suspended, m.dirty = false, true, nil, false, true
 	for _, c := range m.containers {
 		c.endProbes()
-		m.loseRun(c, reason, why)
+		m.endLostRun(c, reason, why)
 	}
 	if losesMemory(m.in.Template) {
 		m.rec = initAgain(m.rec, reason, "the data that it prepared in memory was lost: "+why, m.now())
 	}
 }
 
-// loseRun records that a container ended with the sandbox.
-func (m *machine) loseRun(c *container, reason, why string) {
+// endLostRun records that a container ended with the sandbox.
+func (m *machine) endLostRun(c *container, reason, why string) {
 	if s := m.rec.Containers[c.spec.Name]; s.State == rikv1alpha1.ContainerRunning {
 		m.setContainer(c.spec.Name, exited(s, 128+9, reason, why, m.now()))
 	}
@@ -140,8 +140,8 @@ func (m *machine) vmEnded(e shim.Container) {
 		why = "the VMM used more memory than its limit"
 	}
 	m.log.Warn("the VMM ended; the microVM starts again", "code", e.ExitCode, "why", why)
-	m.hangUp()
-	m.loseSandbox(reasonVMEnded, why)
+	m.disconnect()
+	m.endLostSandbox(reasonVMEnded, why)
 }
 
 // recordLost is the message of containers whose instance's record was lost.

@@ -41,7 +41,7 @@ type machine struct {
 
 	preparation
 	suspension
-	ending
+	endState
 	checks
 }
 
@@ -95,7 +95,7 @@ func (m *machine) run(ctx context.Context) {
 		case <-ctx.Done():
 			m.stopStarts(context.Cause(ctx))
 			m.endProbes()
-			m.hangUp()
+			m.disconnect()
 			m.tasks.Wait()
 			m.takeInbox()
 			m.save()
@@ -104,7 +104,7 @@ func (m *machine) run(ctx context.Context) {
 		case <-alarm:
 		}
 	}
-	m.hangUp()
+	m.disconnect()
 	m.tasks.Wait()
 }
 
@@ -130,8 +130,8 @@ func (m *machine) step() time.Time {
 
 // drive moves the instance toward the phase Running.
 func (m *machine) drive() time.Time {
-	if m.rec.OnDisk && (m.restoring == nil || m.parked.active) {
-		return m.parkStep()
+	if m.rec.OnDisk && (m.restoring == nil || m.diskCleanup.active) {
+		return m.suspendStep()
 	}
 	if !m.prepared {
 		return m.prepareStep()
@@ -185,7 +185,7 @@ func (m *machine) container(name string) *container {
 // finish records how the instance ended. The machine then tears down what is left of it.
 func (m *machine) finish(o outcome) {
 	m.rec.Final = &state.Final{Phase: o.phase, Reason: o.reason, Message: o.message, At: m.now()}
-	m.callOffAt = m.now().Add(startWait)
+	m.cancelStartsAt = m.now().Add(startWait)
 	m.trouble, m.reason = "", "" // these were about the preparation; Final now describes the end
 	m.dirty = true
 	m.log.Info("instance ended", "phase", o.phase, "reason", o.reason)
@@ -201,7 +201,7 @@ func (m *machine) stop(grace time.Duration) {
 		return
 	}
 	if m.rec.Stop == nil {
-		m.serving, m.trouble, m.callOffAt = m.serves(), "", m.now().Add(startWait)
+		m.serving, m.trouble, m.cancelStartsAt = m.serves(), "", m.now().Add(startWait)
 	}
 	var drain time.Duration
 	if m.serving {
@@ -278,8 +278,8 @@ func (m *machine) attach(c *shim.Client) {
 	})
 }
 
-// hangUp closes the connection to the supervisor.
-func (m *machine) hangUp() {
+// disconnect closes the connection to the supervisor.
+func (m *machine) disconnect() {
 	if m.shim == nil {
 		return
 	}
@@ -296,20 +296,20 @@ func (m *machine) lost(c *shim.Client) {
 	if m.shim != c || m.runCtx.Err() != nil {
 		return
 	}
-	m.hangUp()
+	m.disconnect()
 	if m.rec.Stop != nil || m.rec.Final != nil {
 		m.prepared, m.leftovers, m.attachment, m.rec.Suspended = false, true, nil, false
 		return
 	}
 	m.log.Warn("the supervisor ended")
-	m.loseSandbox(reasonSupervisorLost, supervisorEnded)
+	m.endLostSandbox(reasonSupervisorLost, supervisorEnded)
 }
 
 // supervisorEnded is the message of containers that ended with their supervisor.
 const supervisorEnded = "the supervisor of the instance ended"
 
-// live returns what engines need to reach the instance's processes. Any goroutine may call it.
-func (m *machine) live() engine.Running {
+// engineRunning returns what engines need to reach the instance's processes. Any goroutine may call it.
+func (m *machine) engineRunning() engine.Running {
 	pid, address := m.place()
 	return engine.Running{Instance: m.in, PID: pid, Address: address}
 }

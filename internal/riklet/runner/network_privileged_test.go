@@ -329,7 +329,7 @@ func TestPrivilegedSupervisorLostMovesTheInstance(t *testing.T) {
 	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, sh("main", "echo run; "+forever)))
 	before := n.awaitPhase("u1", rikv1alpha1.InstanceRunning).Address
 	m := n.driver.machine("u1")
-	pid, _ := m.live().Namespaces()
+	pid, _ := m.engineRunning().Namespaces()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

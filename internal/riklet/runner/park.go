@@ -16,11 +16,11 @@ import (
 // the next one. If the riklet ends between two steps, the instance is suspended, in memory or on
 // disk. An instance on disk needs only the disk.
 
-// errNotParkable is returned for instances that are not microVMs.
-var errNotParkable = fmt.Errorf("%w: only microVMs can be suspended to disk; suspend the instance in memory", errors.ErrUnsupported)
+// errCannotSuspend is returned for instances that are not microVMs.
+var errCannotSuspend = fmt.Errorf("%w: only microVMs can be suspended to disk; suspend the instance in memory", errors.ErrUnsupported)
 
-// park begins to suspend the instance to disk, in another goroutine.
-func (m *machine) park(done func(error)) {
+// suspendToDisk begins to suspend the instance to disk, in another goroutine.
+func (m *machine) suspendToDisk(done func(error)) {
 	snapshots := m.snapshots()
 	running, err := m.holdable()
 	switch {
@@ -28,7 +28,7 @@ func (m *machine) park(done func(error)) {
 		done(nil)
 		return
 	case snapshots == nil:
-		err = errNotParkable
+		err = errCannotSuspend
 	case m.holding, m.restoring != nil:
 		err = errHolding
 	}
@@ -38,7 +38,7 @@ func (m *machine) park(done func(error)) {
 	}
 	m.holding = true
 	m.endProbes()
-	o := &parking{snapshots: snapshots, running: running, held: m.rec.Suspended, done: done}
+	o := &diskSuspension{snapshots: snapshots, running: running, held: m.rec.Suspended, done: done}
 	ctx := m.runCtx
 	m.task(func() func() {
 		err := snapshots.Settle(ctx, m.uid)
@@ -54,8 +54,8 @@ func (m *machine) snapshots() engine.Snapshots {
 	return m.engine.Snapshots
 }
 
-// parking is an order to suspend to disk.
-type parking struct {
+// diskSuspension is an order to suspend to disk.
+type diskSuspension struct {
 	snapshots engine.Snapshots
 	running   []string
 	held      bool // it was already suspended
@@ -63,7 +63,7 @@ type parking struct {
 }
 
 // settled handles the end of the first part: the instance is suspended in memory.
-func (m *machine) settled(o *parking, err error) {
+func (m *machine) settled(o *diskSuspension, err error) {
 	if err != nil {
 		m.notParked(o, err)
 		return
@@ -79,7 +79,7 @@ func (m *machine) settled(o *parking, err error) {
 
 // written handles the end of the second part. Once OnDisk is durable, the state in memory no
 // longer counts.
-func (m *machine) written(o *parking, err error) {
+func (m *machine) written(o *diskSuspension, err error) {
 	if err != nil {
 		m.notParked(o, err)
 		return
@@ -92,13 +92,13 @@ func (m *machine) written(o *parking, err error) {
 	}
 	m.log.Info("instance is suspended to disk")
 	m.holding, m.prepared, m.leftovers, m.attachment = false, false, true, nil
-	m.hangUp()
+	m.disconnect()
 	m.publish()
 	o.done(nil)
 }
 
 // notParked restores the instance's former state after a failed suspension.
-func (m *machine) notParked(o *parking, err error) {
+func (m *machine) notParked(o *diskSuspension, err error) {
 	ctx := m.runCtx
 	if ctx.Err() != nil { // the next riklet process continues with it
 		m.holding = false
@@ -122,33 +122,33 @@ func (m *machine) notParked(o *parking, err error) {
 	})
 }
 
-// parkStep removes everything that an instance on disk still has on the node.
-func (m *machine) parkStep() time.Time {
-	if !m.leftovers || m.parked.active {
+// suspendStep removes everything that an instance on disk still has on the node.
+func (m *machine) suspendStep() time.Time {
+	if !m.leftovers || m.diskCleanup.active {
 		return time.Time{}
 	}
-	if m.parked.retryAt.After(m.now()) {
-		return m.parked.retryAt
+	if m.diskCleanup.retryAt.After(m.now()) {
+		return m.diskCleanup.retryAt
 	}
-	m.parked.active = true
+	m.diskCleanup.active = true
 	m.startTask(func(ctx context.Context) func() {
-		err := m.d.takeBack(ctx, m.in, allButSnapshot)
+		err := m.d.tearDown(ctx, m.in, allButSnapshot)
 		return func() {
 			if err != nil {
-				m.parked.failed(m.now(), longestTeardownDelay)
+				m.diskCleanup.failed(m.now(), longestTeardownDelay)
 				if ctx.Err() == nil {
 					m.log.Warn("removing the processes of an instance on disk failed; it is tried again", "err", err)
 				}
 				return
 			}
-			m.parked, m.leftovers = attempts{}, false
+			m.diskCleanup, m.leftovers = attempts{}, false
 		}
 	})
 	return time.Time{}
 }
 
-// unpark begins to resume an instance from disk.
-func (m *machine) unpark(done func(error)) {
+// resumeFromDisk begins to resume an instance from disk.
+func (m *machine) resumeFromDisk(done func(error)) {
 	err := m.engine.Validate(m.in.Template)
 	switch {
 	case m.restoring != nil:
@@ -185,8 +185,8 @@ func (m *machine) kept() []engine.KeptRun {
 	return runs
 }
 
-// goesOn handles the success of a resume from disk.
-func (m *machine) goesOn(b *build) {
+// resumedFromDisk handles the success of a resume from disk.
+func (m *machine) resumedFromDisk(b *build) {
 	m.rec.Suspended, m.rec.OnDisk, m.dirty = false, false, true
 	for _, r := range b.Kept {
 		if r.Lost != "" {
@@ -209,7 +209,7 @@ func (m *machine) notRestored(err error) {
 		m.waitForNetwork(err)
 		return
 	case lost && m.startCtx.Err() == nil:
-		m.loseSnapshot(unsound.Error())
+		m.handleLostSnapshot(unsound.Error())
 		err = fmt.Errorf("%w: the instance starts again: %w", instance.ErrLost, unsound)
 	default:
 		m.leftovers = true // it stays on disk, with nothing in memory
@@ -218,17 +218,17 @@ func (m *machine) notRestored(err error) {
 	m.restored(err)
 }
 
-// loseSnapshot discards the snapshot. The instance is started again, as its restart policy
+// handleLostSnapshot discards the snapshot. The instance is started again, as its restart policy
 // allows.
-func (m *machine) loseSnapshot(why string) {
+func (m *machine) handleLostSnapshot(why string) {
 	m.log.Warn("a snapshot cannot be used; the instance starts again", "why", why)
 	m.rec.OnDisk = false
-	m.loseSandbox(reasonSnapshotLost, why)
+	m.endLostSandbox(reasonSnapshotLost, why)
 }
 
-// recoverParked finds out what happened to an instance on disk. It returns true if the recovery
+// recoverOnDisk finds out what happened to an instance on disk. It returns true if the recovery
 // is complete, and false if the instance was resumed and has a supervisor.
-func (m *machine) recoverParked(whole bool) bool {
+func (m *machine) recoverOnDisk(whole bool) bool {
 	switch {
 	case m.snapshots() != nil && m.snapshots().Exists(m.uid):
 		m.leftovers, m.rec.BootID = true, m.d.bootID
@@ -236,7 +236,7 @@ func (m *machine) recoverParked(whole bool) bool {
 		m.rec.Suspended, m.rec.OnDisk, m.dirty = false, false, true
 		return false
 	default:
-		m.loseSnapshot("the riklet or the node ended while the instance was being resumed")
+		m.handleLostSnapshot("the riklet or the node ended while the instance was being resumed")
 		m.rec = afterReboot(m.rec, m.d.bootID, m.now())
 	}
 	m.dirty = true

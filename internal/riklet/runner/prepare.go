@@ -61,13 +61,13 @@ func (m *machine) preparedWith(b *build, err error) {
 		_ = b.Supervisor.Close() // Undo removes the supervisor
 	}
 	if err == nil {
-		m.hangUp()
+		m.disconnect()
 		m.attach(b.Supervisor)
 		m.prepared, m.leftovers, m.prepare, m.trouble, m.reason = true, false, attempts{}, "", ""
 		m.attachment = b.Attachment
 		m.ranWith(b.Disk, b.DiskWhy)
 		if b.Restore {
-			m.goesOn(b)
+			m.resumedFromDisk(b)
 		}
 		return
 	}
@@ -124,7 +124,7 @@ func (b *build) run(ctx context.Context, leftovers bool, save func() error) erro
 		if b.Restore {
 			what = allButSnapshot
 		}
-		if err := b.d.takeBack(ctx, b.Instance, what); err != nil {
+		if err := b.d.tearDown(ctx, b.Instance, what); err != nil {
 			return err
 		}
 		b.clean = true

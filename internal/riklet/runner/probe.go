@@ -57,23 +57,23 @@ func (c *container) probeOn(ctx context.Context) {
 	if p := c.spec.LivenessProbe; p != nil {
 		c.probe(ctx, *p, func(why error) bool {
 			if why != nil {
-				c.condemn("liveness probe failed: " + why.Error())
+				c.endUnhealthy("liveness probe failed: " + why.Error())
 			}
 			return why == nil
 		})
 	}
 	if p := c.spec.ReadinessProbe; p != nil {
 		c.probe(ctx, *p, func(why error) bool {
-			c.note(func(s *state.Container) { *s = readied(*s, why) })
+			c.note(func(s *state.Container) { *s = withReadiness(*s, why) })
 			return true
 		})
 	}
 }
 
-// readied applies the result of a readiness probe: nil, or why the container is not ready. Of consecutive
+// withReadiness applies the result of a readiness probe: nil, or why the container is not ready. Of consecutive
 // failures of the same kind, the first message stays. Otherwise an answer that differs each time
 // would change the status each time.
-func readied(s state.Container, why error) state.Container {
+func withReadiness(s state.Container, why error) state.Container {
 	s.Ready = why == nil
 	if why == nil {
 		s.Reason, s.Message = "", ""
@@ -107,7 +107,7 @@ func kindOf(err error) string {
 func (c *container) startupResult(ctx context.Context) func(error) bool {
 	return func(why error) bool {
 		if why != nil {
-			c.condemn("startup probe failed: " + why.Error())
+			c.endUnhealthy("startup probe failed: " + why.Error())
 			return false
 		}
 		c.note(func(s *state.Container) { s.Begun = true })
@@ -129,9 +129,9 @@ func (m *machine) endProbes() {
 	}
 }
 
-// condemn ends an unhealthy run: with the stop signal first, and with SIGKILL after the grace
+// endUnhealthy ends an unhealthy run: with the stop signal first, and with SIGKILL after the grace
 // period.
-func (c *container) condemn(why string) {
+func (c *container) endUnhealthy(why string) {
 	if c.killWhy != "" {
 		return
 	}
@@ -342,7 +342,7 @@ func portOf(address string) (int32, error) {
 // instance.
 func (c *container) reach(ctx context.Context, port int32) (net.Conn, error) {
 	if c.address == "" {
-		return c.m.engine.Dial(ctx, c.m.live(), port)
+		return c.m.engine.Dial(ctx, c.m.engineRunning(), port)
 	}
 	return c.m.d.cfg.Dial(ctx, "tcp", net.JoinHostPort(c.address, strconv.Itoa(int(port))))
 }

@@ -79,7 +79,7 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		return err
 	}
 	// As with a kubelet's Pods, all instances together have the CPU weight of the whole machine.
-	if err := d.cgroups.Weigh(d.cfg.CgroupParent, 1000*int64(runtime.NumCPU())); err != nil {
+	if err := d.cgroups.SetWeight(d.cfg.CgroupParent, 1000*int64(runtime.NumCPU())); err != nil {
 		return err
 	}
 	d.swap = d.cgroups.SwapAccounting()
@@ -146,7 +146,7 @@ func (m *machine) recover(ctx context.Context) {
 	if m.rec.Terminated {
 		return
 	}
-	m.rec = believed(m.rec, m.now(), m.grace())
+	m.rec = correctTimes(m.rec, m.now(), m.grace())
 	rebooted := m.rec.BootID != m.d.bootID
 	client, err := shim.Connect(ctx, m.d.paths.Socket(m.uid))
 	attachment := m.d.attachmentOf(m.uid)
@@ -157,7 +157,7 @@ func (m *machine) recover(ctx context.Context) {
 	if finished && !rebooted && m.engine != nil {
 		found = m.engine.Find(m.uid, client.Containers())
 	}
-	if m.rec.OnDisk && m.recoverParked(found.Whole) {
+	if m.rec.OnDisk && m.recoverOnDisk(found.Whole) {
 		if err == nil {
 			_ = client.Close()
 		}
@@ -169,7 +169,7 @@ func (m *machine) recover(ctx context.Context) {
 		m.attachment, m.prepared = attachment, true
 		m.ranWith(found.Disk, found.DiskWhy)
 		m.catchUp(client.Containers())
-		m.endStrays()
+		m.endLeftoverCommands()
 		return
 	}
 	if err != nil && !errors.Is(err, shim.ErrGone) {
@@ -181,19 +181,19 @@ func (m *machine) recover(ctx context.Context) {
 	m.leftovers, m.rec.Suspended = true, false
 	m.catchUpFromFiles()
 	if !rebooted {
-		m.loseSandbox(reasonSupervisorLost, supervisorEnded)
+		m.endLostSandbox(reasonSupervisorLost, supervisorEnded)
 	}
 	m.rec = afterReboot(m.rec, m.d.bootID, m.now())
 	m.dirty = true
 }
 
-// endStrays ends the commands that an earlier riklet process executed in the instance.
-func (m *machine) endStrays() {
+// endLeftoverCommands ends the commands that an earlier riklet process executed in the instance.
+func (m *machine) endLeftoverCommands() {
 	var names []string
 	for _, c := range m.containers {
 		names = append(names, c.spec.Name)
 	}
-	m.engine.EndStrays(m.uid, names)
+	m.engine.EndLeftoverCommands(m.uid, names)
 }
 
 // catchUp applies what a supervisor reports about its containers.
@@ -216,7 +216,7 @@ func (m *machine) catchUp(seen []shim.Container) {
 	}
 	for _, c := range m.containers {
 		if !there[c.spec.Name] {
-			m.loseRun(c, reasonSupervisorLost, supervisorEnded)
+			m.endLostRun(c, reasonSupervisorLost, supervisorEnded)
 		}
 	}
 }
@@ -296,7 +296,7 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 			}
 			d.lost[uid] = runs
 		}
-		if err := d.takeBack(ctx, in, everything); err != nil {
+		if err := d.tearDown(ctx, in, everything); err != nil {
 			// The orphan becomes an instance that is being stopped. Thus the removal is retried
 			// and reported until it succeeds.
 			d.cfg.Logger.Warn("removing an instance without a record failed; it is tried again", "instance", uid, "err", err)
@@ -306,7 +306,7 @@ func (d *Driver) removeOrphans(ctx context.Context, known map[string]*machine) {
 			delete(d.lost, uid)
 		}
 	}
-	d.killStrayShims(known)
+	d.killLeftoverShims(known)
 }
 
 // found lists the UIDs of everything on this node that has the driver's names.
@@ -339,9 +339,9 @@ func (d *Driver) found() []string {
 	return slices.Sorted(maps.Keys(uids))
 }
 
-// killStrayShims ends supervisors that belong to no instance. Their sockets are gone; otherwise
+// killLeftoverShims ends supervisors that belong to no instance. Their sockets are gone; otherwise
 // they would have been found by their sockets.
-func (d *Driver) killStrayShims(known map[string]*machine) {
+func (d *Driver) killLeftoverShims(known map[string]*machine) {
 	ours := map[int]bool{}
 	for _, m := range known {
 		if m.shim != nil {
@@ -378,11 +378,11 @@ func parentOf(pid int) int {
 func (d *Driver) Purge(ctx context.Context) error {
 	var errs []error
 	for _, m := range d.all() {
-		m.hangUp()
-		errs = append(errs, d.takeBack(ctx, m.in, everything), d.store.Delete(m.uid))
+		m.disconnect()
+		errs = append(errs, d.tearDown(ctx, m.in, everything), d.store.Delete(m.uid))
 		d.remove(m)
 	}
-	d.killStrayShims(nil)
+	d.killLeftoverShims(nil)
 	d.keepNetwork(ctx, nil)
 	ctx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()

@@ -105,7 +105,7 @@ func (m *machine) exec(ctx context.Context, name string, o instance.ExecOptions)
 	if len(o.Command) == 0 {
 		return 0, errors.New("no command to run")
 	}
-	return m.engine.Exec(ctx, m.live(), name, o)
+	return m.engine.Exec(ctx, m.engineRunning(), name, o)
 }
 
 // runs reports whether the container was running at the last observation.
@@ -131,5 +131,5 @@ func (d *Driver) Dial(ctx context.Context, uid string, port int32) (io.ReadWrite
 	if err := m.suspended(); err != nil {
 		return nil, err
 	}
-	return m.engine.Dial(ctx, m.live(), port)
+	return m.engine.Dial(ctx, m.engineRunning(), port)
 }

@@ -16,5 +16,5 @@ func (b *build) weigh(context.Context) error {
 	if b.Instance.Template.Virtual() {
 		milli += vmmMilliCPU
 	}
-	return b.d.cgroups.Weigh(b.d.cgroup(b.Instance.UID), milli)
+	return b.d.cgroups.SetWeight(b.d.cgroup(b.Instance.UID), milli)
 }

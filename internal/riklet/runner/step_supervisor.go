@@ -30,12 +30,12 @@ func (b *build) endSupervisor(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
-	polite, cancel := context.WithTimeout(ctx, engine.EndTimeout)
+	termCtx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
-	if err := c.Shutdown(polite); err == nil {
+	if err := c.Shutdown(termCtx); err == nil {
 		return nil
 	}
-	hard, cancel := context.WithTimeout(ctx, engine.EndTimeout)
+	killCtx, cancel := context.WithTimeout(ctx, engine.EndTimeout)
 	defer cancel()
-	return c.Kill(hard)
+	return c.Kill(killCtx)
 }

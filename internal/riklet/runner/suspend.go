@@ -14,15 +14,15 @@ var errHolding = errors.New("the instance is being suspended or resumed already"
 
 // suspension is the state of a machine whose instance is suspended or resumed.
 type suspension struct {
-	holding   bool        // a suspend or resume is under way
-	restoring func(error) // reports the result of a resume from disk; nil: none is under way
-	parked    attempts    // attempts to undo what an instance on disk still has on the node
+	holding     bool        // a suspend or resume is under way
+	restoring   func(error) // reports the result of a resume from disk; nil: none is under way
+	diskCleanup attempts    // attempts to undo what an instance on disk still has on the node
 }
 
 // Suspend pauses the processes of an instance.
 func (d *Driver) Suspend(ctx context.Context, uid string, in instance.Place) error {
 	if in == instance.OnDisk {
-		return d.order(ctx, uid, (*machine).park)
+		return d.order(ctx, uid, (*machine).suspendToDisk)
 	}
 	return d.order(ctx, uid, func(m *machine, done func(error)) { m.hold(true, done) })
 }
@@ -31,7 +31,7 @@ func (d *Driver) Suspend(ctx context.Context, uid string, in instance.Place) err
 func (d *Driver) Resume(ctx context.Context, uid string) error {
 	return d.order(ctx, uid, func(m *machine, done func(error)) {
 		if m.rec.OnDisk {
-			m.unpark(done)
+			m.resumeFromDisk(done)
 			return
 		}
 		m.hold(false, done)

@@ -34,12 +34,12 @@ const (
 
 var errStopped = errors.New("the instance is being stopped")
 
-// ending is the state of a machine whose instance ends.
-type ending struct {
-	teardown  attempts
-	serving   bool      // it served ports when its stop was ordered
-	signalAt  time.Time // the earliest time of the stop signal
-	callOffAt time.Time // when starts under way are canceled at its end; zero: at the deadline
+// endState is the state of a machine whose instance ends.
+type endState struct {
+	teardown       attempts
+	serving        bool      // it served ports when its stop was ordered
+	signalAt       time.Time // the earliest time of the stop signal
+	cancelStartsAt time.Time // when starts under way are canceled at its end; zero: at the deadline
 	// evicting is set when the instance was chosen for eviction because the disk is full. Any
 	// goroutine may read it.
 	evicting atomic.Bool
@@ -55,7 +55,7 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 		return time.Time{} // their end wakes this machine
 	}
 	if m.starts > 0 {
-		return m.callOffStarts(deadline)
+		return m.cancelStarts(deadline)
 	}
 	if at := m.endContainers(deadline); !at.IsZero() {
 		return at
@@ -64,11 +64,11 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 		return m.teardown.retryAt
 	}
 	m.teardown.active = true
-	m.hangUp()
+	m.disconnect()
 	ctx := m.runCtx
 	m.task(func() func() {
-		err := m.d.takeBack(ctx, m.in, what)
-		return func() { m.tookBack(what, err) }
+		err := m.d.tearDown(ctx, m.in, what)
+		return func() { m.tornDown(what, err) }
 	})
 	return time.Time{}
 }
@@ -78,30 +78,30 @@ func (m *machine) end(deadline time.Time, what extent) time.Time {
 // yet that could receive a signal. The order to cancel may arrive before the supervisor has
 // registered the start, so it is repeated.
 const (
-	startWait       = 2 * time.Second
-	callOffInterval = time.Second
+	startWait      = 2 * time.Second
+	cancelInterval = time.Second
 )
 
-// callOffStarts waits a limited time for the starts that are under way, and then cancels them. It
+// cancelStarts waits a limited time for the starts that are under way, and then cancels them. It
 // returns when to look again. The zero time means that the end of the starts wakes the machine.
-func (m *machine) callOffStarts(deadline time.Time) time.Time {
+func (m *machine) cancelStarts(deadline time.Time) time.Time {
 	if m.shim == nil {
 		return time.Time{}
 	}
 	now := m.now()
-	if at := earliest(deadline, m.callOffAt); now.Before(at) {
+	if at := earliest(deadline, m.cancelStartsAt); now.Before(at) {
 		return at
 	}
 	ctx, client := m.runCtx, m.shim
 	for _, c := range m.containers {
 		if c.starting {
 			m.task(func() func() {
-				engine.CallOff(ctx, client, c.spec.Name)
+				engine.Cancel(ctx, client, c.spec.Name)
 				return nil
 			})
 		}
 	}
-	return now.Add(callOffInterval)
+	return now.Add(cancelInterval)
 }
 
 // hardKillTimeout is how long to wait after SIGKILL before the runtime and the cgroup are used to
@@ -139,7 +139,7 @@ func (m *machine) endContainers(deadline time.Time) time.Time {
 // at any time, and the remains occupy memory and processor time.
 const longestTeardownDelay = 10 * time.Second
 
-func (m *machine) tookBack(what extent, err error) {
+func (m *machine) tornDown(what extent, err error) {
 	m.teardown.active = false
 	if err != nil {
 		if m.runCtx.Err() == nil {
@@ -169,9 +169,9 @@ func (m *machine) tookBack(what extent, err error) {
 	}
 }
 
-// takeBack undoes everything that was created for an instance, by this process or an earlier one.
+// tearDown undoes everything that was created for an instance, by this process or an earlier one.
 // It needs only the UID: an instance without a template is an orphan.
-func (d *Driver) takeBack(ctx context.Context, in instance.Instance, what extent) error {
+func (d *Driver) tearDown(ctx context.Context, in instance.Instance, what extent) error {
 	names, err := d.containersOf(in)
 	if err != nil {
 		return err

@@ -48,7 +48,7 @@ func (n *node) unharmed(uid string) {
 		n.Errorf("after %s the agent's heap has %d MiB", uid, m.HeapAlloc>>20)
 	}
 	if machine := n.driver.machine(uid); machine != nil {
-		if pid, ok := machine.live().Namespaces(); ok && resident(n, pid) > 64<<20 {
+		if pid, ok := machine.engineRunning().Namespaces(); ok && resident(n, pid) > 64<<20 {
 			n.Errorf("the supervisor of %s has %d MiB", uid, resident(n, pid)>>20)
 		}
 	}
@@ -226,9 +226,9 @@ func (n *node) rebuilt(uid string, restarts int32) {
 // not.
 const awaitGo = "until [ -e /go ]; do sleep 0.1; done; "
 
-// letGo creates that file. The answer may be lost with the machine. If the same run still exists,
-// letGo repeats the command.
-func (n *node) letGo(uid string) {
+// releaseGuest creates that file. The answer may be lost with the machine. If the same run still exists,
+// releaseGuest repeats the command.
+func (n *node) releaseGuest(uid string) {
 	n.Helper()
 	before := n.status(uid).Containers[0].RestartCount
 	eventually(n, func() string {
@@ -271,7 +271,7 @@ func (n *node) asked(uid string) {
 func panics(_ *testing.T, n *node, uid string) {
 	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("main", awaitGo+"mount -o remount,rw /p; echo c > /p/sysrq-trigger; sleep 1000")))
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
-	n.letGo(uid)
+	n.releaseGuest(uid)
 	n.rebuilt(uid, 1)
 	n.killVMM(uid)
 	n.rebuilt(uid, 2)
@@ -285,7 +285,7 @@ func breaksTheChannel(_ *testing.T, n *node, uid string) {
 		"while :; do for d in virtio*; do echo $d > unbind; echo $d > bind; done; for v in /d/vport*; do cat /dev/urandom > $v & done; sleep 0.2; done"
 	n.ensure(microVM(uid, rikv1alpha1.RestartAlways, root("main", script)))
 	n.awaitPhase(uid, rikv1alpha1.InstanceRunning)
-	n.letGo(uid)
+	n.releaseGuest(uid)
 	n.asked(uid)
 	n.rebuilt(uid, 1)
 	n.freeze(uid)

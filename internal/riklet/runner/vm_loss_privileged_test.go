@@ -65,7 +65,7 @@ func (n *node) linesOf(uid string) string {
 // a riklet.
 func (n *node) crash(uid string, meanwhile func(disk, note string) error) {
 	n.Helper()
-	pid, ok := n.driver.machine(uid).live().Namespaces()
+	pid, ok := n.driver.machine(uid).engineRunning().Namespaces()
 	if !ok {
 		n.Fatal("there is no supervisor")
 	}
@@ -85,7 +85,7 @@ func (n *node) crash(uid string, meanwhile func(disk, note string) error) {
 
 func (n *node) killSupervisor(uid string) {
 	n.Helper()
-	pid, ok := n.driver.machine(uid).live().Namespaces()
+	pid, ok := n.driver.machine(uid).engineRunning().Namespaces()
 	if !ok {
 		n.Fatal("there is no supervisor")
 	}

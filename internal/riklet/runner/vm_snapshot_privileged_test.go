@@ -327,12 +327,12 @@ func (l *machineLife) isSuspendedToDisk() {
 			l.start()
 			l.onDisk() // a restarted riklet still has it
 		}
-		l.goesOn()
+		l.resumedFromDisk()
 	}
 }
 
-// goesOn resumes the instance, and checks that it is the same one.
-func (l *machineLife) goesOn() {
+// resumedFromDisk resumes the instance, and checks that it is the same one.
+func (l *machineLife) resumedFromDisk() {
 	l.Helper()
 	l.resume()
 	s := l.status("u1")
@@ -363,7 +363,7 @@ func (l *machineLife) onDiskOutlivesTheMachine() {
 	l.reboot()
 	l.start()
 	l.onDisk()
-	l.goesOn()
+	l.resumedFromDisk()
 }
 
 func (l *machineLife) isItselfAfterwards() {

@@ -72,7 +72,7 @@ func Run(ctx context.Context, s Spawn) (*Client, error) {
 	c, err := Connect(ctx, s.Socket)
 	if err != nil {
 		_ = cmd.Process.Kill()
-		return nil, fmt.Errorf("%w; its last output: %s", err, lastWords(s.Log))
+		return nil, fmt.Errorf("%w; its last output: %s", err, logTail(s.Log))
 	}
 	return c, nil
 }
@@ -113,7 +113,7 @@ func listen(path string) (*os.File, error) {
 	return f, errors.Join(err, l.Close())
 }
 
-func lastWords(path string) string {
+func logTail(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil || len(data) == 0 {
 		return "(none)"

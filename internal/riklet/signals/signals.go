@@ -51,10 +51,10 @@ func Restore() error {
 	return nil
 }
 
-// Deafen gives every ignored signal the default action, but for a hang-up that this
+// Ignore gives every ignored signal the default action, but for a hang-up that this
 // process was started to survive (nohup): that one is caught and dropped, which a
 // child does not inherit.
-func Deafen() error {
+func Ignore() error {
 	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}

@@ -35,7 +35,7 @@ func TestDeafen(t *testing.T) {
 	if now := ignored(t); now != "0000000000000001" {
 		t.Fatalf("a child does not inherit what is ignored: %s", now)
 	}
-	if err := Deafen(); err != nil {
+	if err := Ignore(); err != nil {
 		t.Fatal(err)
 	}
 	if now := ignored(t); now != none {

@@ -8,12 +8,12 @@ import (
 )
 
 // lonely is a port that has no peer until a number of reads were made.
-type lonely struct {
+type unconnected struct {
 	io.ReadWriteCloser
 	reads, until int
 }
 
-func (l *lonely) Read(b []byte) (int, error) {
+func (l *unconnected) Read(b []byte) (int, error) {
 	if l.reads++; l.reads <= l.until {
 		return 0, io.EOF
 	}
@@ -25,7 +25,7 @@ func (l *lonely) Read(b []byte) (int, error) {
 func TestPortIsPatient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &lonely{until: 100}
+		l := &unconnected{until: 100}
 		p := &port{ReadWriteCloser: l}
 		began := time.Now()
 		if n, err := p.Read(make([]byte, 8)); n != 1 || err != nil {

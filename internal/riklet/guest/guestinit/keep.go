@@ -14,14 +14,14 @@ import (
 func (s *Server) keep() {
 	s.mu.Lock()
 	s.keeping = true
-	var outlets []*outlet
+	var frameWriters []*frameWriter
 	for _, r := range s.runs {
 		if r.container != "" {
-			outlets = append(outlets, r.out)
+			frameWriters = append(frameWriters, r.out)
 		}
 	}
 	s.mu.Unlock()
-	for _, o := range outlets {
+	for _, o := range frameWriters {
 		o.hold()
 	}
 }
@@ -81,9 +81,9 @@ func (s *Server) kept(container string) *run {
 	return nil
 }
 
-// outlet is the destination of a process's frames: a stream, then perhaps none for a while, then
+// frameWriter is the destination of a process's frames: a stream, then perhaps none for a while, then
 // another one. Two pumps can write at the same time; their frames do not mix.
-type outlet struct {
+type frameWriter struct {
 	mu      sync.Mutex
 	change  sync.Cond // its L is mu
 	conn    net.Conn  // nil: no stream now
@@ -92,17 +92,17 @@ type outlet struct {
 	closed  bool      // without a stream, frames are lost
 }
 
-func newOutlet() *outlet {
-	o := &outlet{}
+func newFrameWriter() *frameWriter {
+	o := &frameWriter{}
 	o.change.L = &o.mu
 	return o
 }
 
 // open sets the stream.
-func (o *outlet) open(conn net.Conn) { o.set(func() { o.conn = conn }) }
+func (o *frameWriter) open(conn net.Conn) { o.set(func() { o.conn = conn }) }
 
 // hold blocks new frames, and waits for the one that is being written.
-func (o *outlet) hold() {
+func (o *frameWriter) hold() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.held = true
@@ -111,37 +111,37 @@ func (o *outlet) hold() {
 	}
 }
 
-func (o *outlet) release() { o.set(func() { o.held = false }) }
+func (o *frameWriter) release() { o.set(func() { o.held = false }) }
 
 // detach removes a stream that has ended.
-func (o *outlet) detach() { o.set(func() { o.conn = nil }) }
+func (o *frameWriter) detach() { o.set(func() { o.conn = nil }) }
 
 // close stops waiting for a stream: without one, frames are lost.
-func (o *outlet) close() { o.set(func() { o.closed = true }) }
+func (o *frameWriter) close() { o.set(func() { o.closed = true }) }
 
-func (o *outlet) set(change func()) {
+func (o *frameWriter) set(change func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	change()
 	o.change.Broadcast()
 }
 
-func (o *outlet) detached() bool {
+func (o *frameWriter) detached() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.conn == nil && !o.closed
 }
 
-func (o *outlet) write(kind wire.Kind, content []byte) error {
+func (o *frameWriter) write(kind wire.Kind, content []byte) error {
 	return o.send(func(conn net.Conn) error { return wire.WriteFrame(conn, kind, content) })
 }
 
-func (o *outlet) exit(e guest.Exit) error {
+func (o *frameWriter) exit(e guest.Exit) error {
 	return o.send(func(conn net.Conn) error { return wire.WriteFrameJSON(conn, wire.Exit, e) })
 }
 
 // send waits until a frame may be written.
-func (o *outlet) send(say func(net.Conn) error) error {
+func (o *frameWriter) send(say func(net.Conn) error) error {
 	conn, err := o.begin()
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (o *outlet) send(say func(net.Conn) error) error {
 	return say(conn)
 }
 
-func (o *outlet) begin() (net.Conn, error) {
+func (o *frameWriter) begin() (net.Conn, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.writing || !o.closed && (o.held || o.conn == nil) {

@@ -32,7 +32,7 @@ type run struct {
 	ended    bool
 	reported chan struct{} // closed when nothing more will be reported
 
-	out *outlet
+	out *frameWriter
 }
 
 // run starts a process, or finds a kept one, and serves its stream.
@@ -55,7 +55,7 @@ func (s *Server) run(conn net.Conn, request guest.Request) error {
 	go func() {
 		defer close(r.reported)
 		defer s.remove(r)
-		exit := r.carry(func() { s.end(r) })
+		exit := r.copyOutput(func() { s.end(r) })
 		_ = r.out.exit(exit) // without a stream there is no receiver
 	}()
 	s.follow(r, conn)
@@ -100,7 +100,7 @@ func (s *Server) add(child *Child, p guest.Process) *run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last++
-	r := &run{id: s.last, child: child, reported: make(chan struct{}), out: newOutlet()}
+	r := &run{id: s.last, child: child, reported: make(chan struct{}), out: newFrameWriter()}
 	if !p.Exec {
 		r.container = p.Container
 	}
@@ -120,19 +120,19 @@ func (s *Server) end(r *run) {
 	r.ended = true
 }
 
-// carry pumps the output until the process has ended, and then the data left in its streams.
-func (r *run) carry(ended func()) guest.Exit {
-	var pumps sync.WaitGroup
+// copyOutput pumps the output until the process has ended, and then the data left in its streams.
+func (r *run) copyOutput(ended func()) guest.Exit {
+	var copiers sync.WaitGroup
 	c := r.child
 	for kind, from := range map[wire.Kind]*os.File{wire.Stdout: c.Stdout, wire.Stderr: c.Stderr} {
 		if from != nil {
-			pumps.Go(func() { r.pump(kind, from) })
+			copiers.Go(func() { r.copyFrames(kind, from) })
 		}
 	}
 	exit := c.Wait()
 	ended()
 	stopReading(c.Stdout, c.Stderr)
-	pumps.Wait()
+	copiers.Wait()
 	for _, f := range []*os.File{c.Stdout, c.Stderr, c.TTY} {
 		if f != nil {
 			_ = f.Close()
@@ -155,7 +155,7 @@ func stopReading(files ...*os.File) {
 	}
 }
 
-func (r *run) pump(kind wire.Kind, from *os.File) {
+func (r *run) copyFrames(kind wire.Kind, from *os.File) {
 	buf := make([]byte, wire.Chunk)
 	for {
 		n, err := from.Read(buf)

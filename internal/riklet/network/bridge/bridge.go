@@ -87,9 +87,9 @@ func (b *Bridge) find() (netlink.Link, error) {
 	return link, nil
 }
 
-// Stands reports whether the bridge exists with its address. If so, instances can be connected,
+// IsConfigured reports whether the bridge exists with its address. If so, instances can be connected,
 // even if other settings are not as desired.
-func (b *Bridge) Stands(gateway netip.Prefix) (bool, error) {
+func (b *Bridge) IsConfigured(gateway netip.Prefix) (bool, error) {
 	link, err := b.find()
 	if link == nil || err != nil {
 		return false, err
@@ -226,7 +226,7 @@ func (b *Bridge) members(link netlink.Link, _ Plan) (changed bool, err error) {
 		return false, err
 	}
 	for _, p := range ports {
-		if p.UID == "" || p.link.Attrs().Group == doomed {
+		if p.UID == "" || p.link.Attrs().Group == removed {
 			continue
 		}
 		did, err := b.member(p, bridge, known)
@@ -235,7 +235,7 @@ func (b *Bridge) members(link netlink.Link, _ Plan) (changed bool, err error) {
 			return changed, fmt.Errorf("adding %s: %w", p.Device, err)
 		}
 	}
-	for _, n := range known.strangers(ports) {
+	for _, n := range known.foreignNeighbors(ports) {
 		changed = true
 		if err := b.unlearn(&n); err != nil {
 			return changed, err
@@ -251,7 +251,7 @@ func (b *Bridge) member(p Port, bridge int, known known) (changed bool, err erro
 	}
 	if !guarded {
 		changed = true
-		if err := b.gate(p.link); err != nil {
+		if err := b.createQdisc(p.link); err != nil {
 			return changed, err
 		}
 		if err := b.guard(p.link, p.Address); err != nil {

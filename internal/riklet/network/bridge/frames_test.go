@@ -43,26 +43,26 @@ func datagram(from, to netip.Addr, port uint16, text string) []byte {
 }
 
 var (
-	theGateway = netip.MustParseAddr("10.62.7.1")
-	theForger  = netip.MustParseAddr("10.62.7.2")
-	theVictim  = netip.MustParseAddr("10.62.7.3")
-	everybody  = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	gatewayAddress = netip.MustParseAddr("10.62.7.1")
+	forgerAddress  = netip.MustParseAddr("10.62.7.2")
+	victimAddress  = netip.MustParseAddr("10.62.7.3")
+	allAddresses   = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 )
 
 func TestGenuine(t *testing.T) {
 	t.Parallel()
-	own, others := MAC(theForger), MAC(theVictim)
+	own, others := MAC(forgerAddress), MAC(victimAddress)
 	changed := func(frame []byte, at int) []byte {
 		frame[at] ^= 1
 		return frame
 	}
 	ip := func() []byte {
-		return ethernet(MAC(theGateway), own, unix.ETH_P_IP, datagram(theForger, theGateway, 53, "x"))
+		return ethernet(MAC(gatewayAddress), own, unix.ETH_P_IP, datagram(forgerAddress, gatewayAddress, 53, "x"))
 	}
 	arp := func() []byte {
-		return ethernet(everybody, own, unix.ETH_P_ARP, says(theForger, own, theGateway))
+		return ethernet(allAddresses, own, unix.ETH_P_ARP, says(forgerAddress, own, gatewayAddress))
 	}
-	vm, err := bpf.NewVM(genuine(theForger))
+	vm, err := bpf.NewVM(sourceFilter(forgerAddress))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,20 +73,20 @@ func TestGenuine(t *testing.T) {
 		"IPv4":                              {ip(), pass},
 		"ARP":                               {arp(), pass},
 		"ARP, padded":                       {append(arp(), make([]byte, 18)...), pass},
-		"IPv4 from another's MAC":           {ethernet(MAC(theGateway), others, unix.ETH_P_IP, datagram(theForger, theGateway, 53, "x")), drop},
-		"IPv4 from another's address":       {ethernet(MAC(theGateway), own, unix.ETH_P_IP, datagram(theVictim, theGateway, 53, "x")), drop},
-		"IPv4 without an address":           {ethernet(everybody, own, unix.ETH_P_IP, datagram(netip.IPv4Unspecified(), theGateway, 67, "x")), drop},
-		"ARP from another's MAC":            {ethernet(everybody, others, unix.ETH_P_ARP, says(theForger, own, theGateway)), drop},
-		"ARP of another's address":          {ethernet(everybody, own, unix.ETH_P_ARP, says(theVictim, own, theGateway)), drop},
-		"ARP of the gateway's":              {ethernet(everybody, own, unix.ETH_P_ARP, says(theGateway, own, theVictim)), drop},
-		"ARP of another's MAC":              {ethernet(everybody, own, unix.ETH_P_ARP, says(theForger, others, theGateway)), drop},
+		"IPv4 from another's MAC":           {ethernet(MAC(gatewayAddress), others, unix.ETH_P_IP, datagram(forgerAddress, gatewayAddress, 53, "x")), drop},
+		"IPv4 from another's address":       {ethernet(MAC(gatewayAddress), own, unix.ETH_P_IP, datagram(victimAddress, gatewayAddress, 53, "x")), drop},
+		"IPv4 without an address":           {ethernet(allAddresses, own, unix.ETH_P_IP, datagram(netip.IPv4Unspecified(), gatewayAddress, 67, "x")), drop},
+		"ARP from another's MAC":            {ethernet(allAddresses, others, unix.ETH_P_ARP, says(forgerAddress, own, gatewayAddress)), drop},
+		"ARP of another's address":          {ethernet(allAddresses, own, unix.ETH_P_ARP, says(victimAddress, own, gatewayAddress)), drop},
+		"ARP of the gateway's":              {ethernet(allAddresses, own, unix.ETH_P_ARP, says(gatewayAddress, own, victimAddress)), drop},
+		"ARP of another's MAC":              {ethernet(allAddresses, own, unix.ETH_P_ARP, says(forgerAddress, others, gatewayAddress)), drop},
 		"ARP of a MAC that ends otherwise":  {changed(arp(), atARPMAC+5), drop},
 		"ARP of another protocol":           {changed(arp(), atARPKind), drop},
 		"ARP with addresses of other sizes": {changed(arp(), atARPKind+2), drop},
 		"a MAC that ends otherwise":         {changed(ip(), atSource+5), drop},
-		"IPv6":                              {ethernet(everybody, own, unix.ETH_P_IPV6, make([]byte, 40)), drop},
-		"a VLAN":                            {ethernet(everybody, own, unix.ETH_P_8021Q, append([]byte{0, 1}, ip()[12:]...)), drop},
-		"an experiment":                     {ethernet(everybody, own, 0x88b5, make([]byte, 46)), drop},
+		"IPv6":                              {ethernet(allAddresses, own, unix.ETH_P_IPV6, make([]byte, 40)), drop},
+		"a VLAN":                            {ethernet(allAddresses, own, unix.ETH_P_8021Q, append([]byte{0, 1}, ip()[12:]...)), drop},
+		"an experiment":                     {ethernet(allAddresses, own, 0x88b5, make([]byte, 46)), drop},
 		"IPv4 that is cut off":              {ip()[:33], drop},
 		"ARP that is cut off":               {arp()[:41], drop},
 		"next to nothing":                   {ip()[:14], drop},

@@ -33,12 +33,12 @@ const (
 	atARPAddress = 28
 )
 
-// genuine returns the filter program for frames from an instance. A frame passes if it comes from
+// sourceFilter returns the filter program for frames from an instance. A frame passes if it comes from
 // the instance's own hardware address and IPv4 address, and if its ARP fields contain no other
 // sender. All other frames are dropped: otherwise a guest's kernel, or a process that may open
 // raw sockets, could impersonate another instance or the gateway. The kernel removes a VLAN tag
 // before the program sees the frame. A nested tag is dropped.
-func genuine(address netip.Addr) []bpf.Instruction {
+func sourceFilter(address netip.Addr) []bpf.Instruction {
 	mac, own := MAC(address), binary.BigEndian.Uint32(address.AsSlice())
 	high, low := binary.BigEndian.Uint32(mac), uint32(binary.BigEndian.Uint16(mac[4:]))
 	arp := program(
@@ -107,9 +107,9 @@ const instruction = 8
 // ingress is the parent of filters of incoming frames, see tc(8).
 var ingress = netlink.MakeHandle(0xffff, 0)
 
-// gate creates the ingress qdisc for guard. It is called early, because on a device that is up
+// createQdisc creates the ingress qdisc for guard. It is called early, because on a device that is up
 // the kernel waits until no thread uses the device any more.
-func (b *Bridge) gate(link netlink.Link) error {
+func (b *Bridge) createQdisc(link netlink.Link) error {
 	qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Handle: ingress, Parent: netlink.HANDLE_INGRESS,
 	}}
@@ -124,7 +124,7 @@ func (b *Bridge) gate(link netlink.Link) error {
 // milliseconds have passed since its creation. Concurrent calls wait together. See tc-bpf(8). The
 // filter types of package netlink support only eBPF programs, which need the system call bpf(2).
 func (b *Bridge) guard(link netlink.Link, address netip.Addr) error {
-	code, err := assemble(genuine(address))
+	code, err := assemble(sourceFilter(address))
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (b *Bridge) guard(link netlink.Link, address netip.Addr) error {
 
 // guarded reports whether the filter is installed.
 func (b *Bridge) guarded(link netlink.Link, address netip.Addr) (bool, error) {
-	code, err := assemble(genuine(address))
+	code, err := assemble(sourceFilter(address))
 	if err != nil {
 		return false, err
 	}
@@ -253,9 +253,9 @@ func among(list []netlink.Neigh, want *netlink.Neigh) bool {
 	return false
 }
 
-// strangers returns the permanent neighbor entries that belong to no instance. A riklet that was
+// foreignNeighbors returns the permanent neighbor entries that belong to no instance. A riklet that was
 // killed during an operation may leave some.
-func (k known) strangers(ports []Port) (list []netlink.Neigh) {
+func (k known) foreignNeighbors(ports []Port) (list []netlink.Neigh) {
 	here := map[netip.Addr]bool{}
 	for _, p := range ports {
 		here[p.Address] = true

@@ -63,17 +63,17 @@ func guestKernel(t *testing.T, in *namespace) forger {
 	}
 }
 
-// whereabouts returns the entries of the host and the victim about each other.
-func whereabouts(host, victim *namespace) string {
+// neighborEntries returns the entries of the host and the victim about each other.
+func neighborEntries(host, victim *namespace) string {
 	host.Helper()
-	var stations []string
+	var entries []string
 	for line := range strings.Lines(host.run("bridge", "fdb", "show", "br", DefaultName)) {
 		if f := strings.Fields(line); len(f) > 2 && strings.HasPrefix(f[0], "02:72:") && f[2] != DefaultName {
-			stations = append(stations, f[0]+" "+f[2])
+			entries = append(entries, f[0]+" "+f[2])
 		}
 	}
-	slices.Sort(stations)
-	return host.run("ip", "neigh", "show", theVictim.String()) + victim.run("ip", "neigh", "show", theGateway.String()) + fmt.Sprint(stations)
+	slices.Sort(entries)
+	return host.run("ip", "neigh", "show", victimAddress.String()) + victim.run("ip", "neigh", "show", gatewayAddress.String()) + fmt.Sprint(entries)
 }
 
 func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
@@ -85,7 +85,7 @@ func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
 			mustAttach(t, s, "u1", in)
 			mustAttach(t, s, "u2", victim)
 			send := start(t, in)
-			want := whereabouts(host, victim)
+			want := neighborEntries(host, victim)
 			for _, part := range []string{
 				"10.62.7.3 dev rik0 lladdr 02:72:0a:3e:07:03 PERMANENT", "10.62.7.1 dev eth0 lladdr 02:72:0a:3e:07:01 PERMANENT",
 				"02:72:0a:3e:07:03 " + Device("u2"),
@@ -94,19 +94,19 @@ func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
 					t.Errorf("known before: %s\nwant %s", want, part)
 				}
 			}
-			hears(t, host, theGateway, func() { forge(t, send) })
-			hears(t, victim, theVictim, func() { forge(t, send) })
-			if got := whereabouts(host, victim); got != want {
+			receivesOnlyGenuine(t, host, gatewayAddress, func() { forge(t, send) })
+			receivesOnlyGenuine(t, victim, victimAddress, func() { forge(t, send) })
+			if got := neighborEntries(host, victim); got != want {
 				t.Errorf("after what was forged: %s\nwant %s", got, want)
 			}
 			// Even without the filter, forged ARP and forged MACs have no effect.
 			host.run("tc", "qdisc", "del", "dev", Device("u1"), "ingress")
 			forge(t, send)
-			if got := whereabouts(host, victim); got != want {
+			if got := neighborEntries(host, victim); got != want {
 				t.Errorf("after what was forged past the filter: %s\nwant %s", got, want)
 			}
-			talk(t, host, victim, theVictim.String(), "", theGateway.String())
-			talk(t, victim, host, theGateway.String(), "", theVictim.String())
+			talk(t, host, victim, victimAddress.String(), "", gatewayAddress.String())
+			talk(t, victim, host, gatewayAddress.String(), "", victimAddress.String())
 		})
 	}
 }
@@ -115,12 +115,12 @@ func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
 // other of the two.
 func forgeARP(t *testing.T, send forger) {
 	t.Helper()
-	own := MAC(theForger)
+	own := MAC(forgerAddress)
 	for _, frame := range [][]byte{
-		ethernet(MAC(theGateway), own, unix.ETH_P_ARP, says(theVictim, own, theGateway)),
-		ethernet(MAC(theVictim), own, unix.ETH_P_ARP, says(theGateway, own, theVictim)),
-		ethernet(everybody, own, unix.ETH_P_ARP, says(theVictim, own, theVictim)),
-		ethernet(everybody, own, unix.ETH_P_ARP, says(theGateway, own, theGateway)),
+		ethernet(MAC(gatewayAddress), own, unix.ETH_P_ARP, says(victimAddress, own, gatewayAddress)),
+		ethernet(MAC(victimAddress), own, unix.ETH_P_ARP, says(gatewayAddress, own, victimAddress)),
+		ethernet(allAddresses, own, unix.ETH_P_ARP, says(victimAddress, own, victimAddress)),
+		ethernet(allAddresses, own, unix.ETH_P_ARP, says(gatewayAddress, own, gatewayAddress)),
 	} {
 		if err := send(frame); err != nil {
 			t.Fatal(err)
@@ -134,18 +134,18 @@ const seen = 9999
 func forge(t *testing.T, send forger) {
 	t.Helper()
 	forgeARP(t, send)
-	for _, to := range [][]byte{MAC(theGateway), MAC(theVictim)} {
+	for _, to := range [][]byte{MAC(gatewayAddress), MAC(victimAddress)} {
 		for _, f := range []struct {
 			kind  uint16
 			bytes []byte
 			from  net.HardwareAddr
 		}{
-			{unix.ETH_P_IP, datagram(theVictim, theGateway, seen, "forged"), MAC(theForger)},
-			{unix.ETH_P_IP, datagram(theGateway, theVictim, seen, "forged"), MAC(theForger)},
-			{unix.ETH_P_IP, datagram(theForger, theGateway, seen, "forged"), MAC(theVictim)},
-			{unix.ETH_P_IP, datagram(theForger, theVictim, seen, "forged"), MAC(theVictim)},
-			{unix.ETH_P_IP, datagram(theForger, theGateway, seen, "true"), MAC(theForger)},
-			{unix.ETH_P_IP, datagram(theForger, theVictim, seen, "true"), MAC(theForger)},
+			{unix.ETH_P_IP, datagram(victimAddress, gatewayAddress, seen, "forged"), MAC(forgerAddress)},
+			{unix.ETH_P_IP, datagram(gatewayAddress, victimAddress, seen, "forged"), MAC(forgerAddress)},
+			{unix.ETH_P_IP, datagram(forgerAddress, gatewayAddress, seen, "forged"), MAC(victimAddress)},
+			{unix.ETH_P_IP, datagram(forgerAddress, victimAddress, seen, "forged"), MAC(victimAddress)},
+			{unix.ETH_P_IP, datagram(forgerAddress, gatewayAddress, seen, "true"), MAC(forgerAddress)},
+			{unix.ETH_P_IP, datagram(forgerAddress, victimAddress, seen, "true"), MAC(forgerAddress)},
 		} {
 			if err := send(ethernet(to, f.from, f.kind, f.bytes)); err != nil {
 				t.Fatal(err)
@@ -154,8 +154,8 @@ func forge(t *testing.T, send forger) {
 	}
 }
 
-// hears calls send, and checks that only genuine datagrams arrive at an address.
-func hears(t *testing.T, n *namespace, at interface{ String() string }, send func()) {
+// receivesOnlyGenuine calls send, and checks that only genuine datagrams arrive at an address.
+func receivesOnlyGenuine(t *testing.T, n *namespace, at interface{ String() string }, send func()) {
 	t.Helper()
 	var conn net.PacketConn
 	n.do(func() (err error) {
@@ -167,7 +167,7 @@ func hears(t *testing.T, n *namespace, at interface{ String() string }, send fun
 	buffer := make([]byte, 64)
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	got, from, err := conn.ReadFrom(buffer)
-	if err != nil || string(buffer[:got]) != "true" || !strings.HasPrefix(from.String(), theForger.String()+":") {
+	if err != nil || string(buffer[:got]) != "true" || !strings.HasPrefix(from.String(), forgerAddress.String()+":") {
 		t.Errorf("%s hears %q from %v first, %v; want what is true", at, buffer[:got], from, err)
 	}
 }
@@ -181,7 +181,7 @@ func TestPrivilegedGuardsArePutRight(t *testing.T) {
 	mustAttach(t, s, "u2", victim)
 	device, p := Device("u2"), mustDesire(t, someSettings)
 	look := func() string {
-		return whereabouts(host, victim) + host.run("ip", "neigh", "show", "dev", DefaultName, "nud", "permanent") +
+		return neighborEntries(host, victim) + host.run("ip", "neigh", "show", "dev", DefaultName, "nud", "permanent") +
 			host.run("tc", "filter", "show", "dev", device, "ingress")
 	}
 	want := look()
@@ -205,7 +205,7 @@ func TestPrivilegedGuardsArePutRight(t *testing.T) {
 	if err := s.Detach(t.Context(), "u2"); err != nil {
 		t.Fatal(err)
 	}
-	if got := host.run("ip", "neigh", "show", "dev", DefaultName); strings.Contains(got, theVictim.String()+" ") {
+	if got := host.run("ip", "neigh", "show", "dev", DefaultName); strings.Contains(got, victimAddress.String()+" ") {
 		t.Errorf("neighbors after Detach: %s", got)
 	}
 	if err := s.Keep(t.Context(), nil); err != nil {

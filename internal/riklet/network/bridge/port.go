@@ -166,7 +166,7 @@ func (b *Bridge) outside(w Wire, link netlink.Link) error {
 	if err != nil {
 		return err
 	}
-	if err := b.gate(link); err != nil {
+	if err := b.createQdisc(link); err != nil {
 		return err
 	}
 	bridge, err := b.find()

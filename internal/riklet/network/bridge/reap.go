@@ -12,9 +12,9 @@ import (
 	"rik.dev/rik/internal/riklet/netns"
 )
 
-// doomed is the device group of devices that must be deleted: "rik" and one more byte. Devices
+// removed is the device group of devices that must be deleted: "rik" and one more byte. Devices
 // are in group 0 by default.
-const doomed = 'r'<<24 | 'i'<<16 | 'k'<<8 | 0xdd
+const removed = 'r'<<24 | 'i'<<16 | 'k'<<8 | 0xdd
 
 // reaper deletes devices together. The kernel needs some twenty milliseconds to delete one
 // device, because it waits until no thread uses it any more. It deletes devices one after the
@@ -33,12 +33,12 @@ func (b *Bridge) delete(links ...netlink.Link) error {
 	var errs []error
 	for _, link := range links {
 		errs = append(errs, b.forget(link))
-		if err := b.handle.LinkSetGroup(link, doomed); err != nil && !isNotFound(err) {
+		if err := b.handle.LinkSetGroup(link, removed); err != nil && !isNotFound(err) {
 			errs = append(errs, fmt.Errorf("removing the device %s: %w", link.Attrs().Name, err))
 		}
 	}
 	if len(links) > 0 {
-		errs = append(errs, b.reaper.join(b.deleteDoomed))
+		errs = append(errs, b.reaper.join(b.deleteRemoved))
 	}
 	return errors.Join(errs...)
 }
@@ -73,18 +73,18 @@ func (r *reaper) run(work func() error) {
 	}
 }
 
-// deleteDoomed removes all devices of the group, on a separate socket so that other requests are
+// deleteRemoved removes all devices of the group, on a separate socket so that other requests are
 // not delayed.
-func (b *Bridge) deleteDoomed() error {
+func (b *Bridge) deleteRemoved() error {
 	err := netns.Within(b.home, func() error {
 		request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 		request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-		request.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+		request.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(removed)))
 		_, err := request.Execute(unix.NETLINK_ROUTE, 0)
 		return err
 	})
 	if err != nil && !errors.Is(err, unix.ENODEV) { // ENODEV: another was faster
-		return fmt.Errorf("removing the devices of group %#x: %w", doomed, err)
+		return fmt.Errorf("removing the devices of group %#x: %w", removed, err)
 	}
 	return nil
 }

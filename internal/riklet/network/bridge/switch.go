@@ -36,10 +36,10 @@ func NewSwitch(b *Bridge, log *slog.Logger) *Switch {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Switch{bridge: b, log: log, freed: map[string]bool{}, trouble: errUntold}
+	return &Switch{bridge: b, log: log, freed: map[string]bool{}, trouble: errNoRange}
 }
 
-var errUntold = fmt.Errorf("%w: the controller has not sent its address range yet", instance.ErrNetworkNotReady)
+var errNoRange = fmt.Errorf("%w: the controller has not sent its address range yet", instance.ErrNetworkNotReady)
 
 // Ready implements instance.Network.
 func (s *Switch) Ready() error {
@@ -103,7 +103,7 @@ func (s *Switch) has(prefix netip.Prefix) bool {
 	if s.pool != nil && s.pool.Prefix() == prefix {
 		return true
 	}
-	s.pool, s.trouble = nil, errUntold
+	s.pool, s.trouble = nil, errNoRange
 	return false
 }
 

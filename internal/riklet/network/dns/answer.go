@@ -37,13 +37,13 @@ func describe(s *netmap.Snapshot, q *dns.Msg, what found) *dns.Msg {
 	if opt := q.IsEdns0(); opt != nil {
 		reply.SetEdns0(udpSize, opt.Do())
 	}
-	question := q.Question[0]
-	header := dns.RR_Header{Name: question.Name, Class: dns.ClassINET, Ttl: ttl}
-	switch question.Qtype {
+	queryKey := q.Question[0]
+	header := dns.RR_Header{Name: queryKey.Name, Class: dns.ClassINET, Ttl: ttl}
+	switch queryKey.Qtype {
 	case dns.TypeA, dns.TypeAAAA, dns.TypeANY:
-		reply.Answer = addresses(header, question.Qtype, what.addresses)
+		reply.Answer = addresses(header, queryKey.Qtype, what.addresses)
 	case dns.TypeSOA:
-		if isApex(question.Name, s.Settings.Domain) {
+		if isApex(queryKey.Name, s.Settings.Domain) {
 			reply.Answer = []dns.RR{soa(s.Settings.Domain)}
 		}
 	case dns.TypeSRV:

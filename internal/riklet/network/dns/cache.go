@@ -17,8 +17,8 @@ const (
 	maxCachedSize = 2048
 )
 
-// question is the part of a query that determines the answer.
-type question struct {
+// queryKey is the part of a query that determines the answer.
+type queryKey struct {
 	name        string // in lower case
 	kind, class uint16
 	dnssec      bool // DNSSEC records are requested
@@ -26,9 +26,9 @@ type question struct {
 	tcp         bool
 }
 
-func questionOf(q *dns.Msg, tcp bool) question {
+func keyOf(q *dns.Msg, tcp bool) queryKey {
 	asked := q.Question[0]
-	key := question{name: strings.ToLower(asked.Name), kind: asked.Qtype, class: asked.Qclass, unchecked: q.CheckingDisabled, tcp: tcp}
+	key := queryKey{name: strings.ToLower(asked.Name), kind: asked.Qtype, class: asked.Qclass, unchecked: q.CheckingDisabled, tcp: tcp}
 	if opt := q.IsEdns0(); opt != nil {
 		key.dnssec = opt.Do()
 	}
@@ -37,7 +37,7 @@ func questionOf(q *dns.Msg, tcp bool) question {
 
 // message returns the query for the servers. It contains nothing else from a client's message,
 // because the answer is shared by all clients.
-func (k question) message() *dns.Msg {
+func (k queryKey) message() *dns.Msg {
 	m := new(dns.Msg).SetQuestion(k.name, k.kind)
 	m.Question[0].Qclass, m.CheckingDisabled = k.class, k.unchecked
 	return m.SetEdns0(udpSize, k.dnssec)
@@ -56,7 +56,7 @@ func newCache() *cache { return &cache{lru.New(maxCached)} }
 func (c *cache) clear() { c.entries.Clear() }
 
 // put stores an answer if it may be cached.
-func (c *cache) put(key question, reply *dns.Msg, now time.Time) {
+func (c *cache) put(key queryKey, reply *dns.Msg, now time.Time) {
 	age := ageOf(reply)
 	if age <= 0 || reply.Truncated {
 		return
@@ -70,7 +70,7 @@ func (c *cache) put(key question, reply *dns.Msg, now time.Time) {
 }
 
 // get returns a copy of an answer, which the caller may change, or nil if there is none.
-func (c *cache) get(key question, now time.Time) *dns.Msg {
+func (c *cache) get(key queryKey, now time.Time) *dns.Msg {
 	key.tcp = false
 	found, ok := c.entries.Get(key)
 	if !ok {

@@ -91,7 +91,7 @@ func (s *Server) Address() netip.AddrPort {
 }
 
 // Run answers until ctx ends, and closes the sockets. It still answers the queries that it has
-// received, which takes at most perQuestion.
+// received, which takes at most perQuery.
 func (s *Server) Run(ctx context.Context) error {
 	inFlight := context.WithoutCancel(ctx)
 	group, ctx := errgroup.WithContext(ctx)

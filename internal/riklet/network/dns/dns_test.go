@@ -318,13 +318,13 @@ func TestOneClientDoesNotSilenceOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = greedy.Close() })
-	question, err := new(dns.Msg).SetQuestion("slow.example.", dns.TypeA).Pack()
+	queryKey, err := new(dns.Msg).SetQuestion("slow.example.", dns.TypeA).Pack()
 	if err != nil {
 		t.Fatal(err)
 	}
 	failed := false
 	for !failed { // until it has its share
-		if _, err := greedy.Write(question); err != nil {
+		if _, err := greedy.Write(queryKey); err != nil {
 			t.Fatal(err)
 		}
 		_ = greedy.SetReadDeadline(time.Now().Add(time.Millisecond))

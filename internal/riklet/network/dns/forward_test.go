@@ -29,7 +29,7 @@ func TestIdenticalQuestionsAreMerged(t *testing.T) {
 	s = behind(t, w.port, "127.0.0.1")
 	go func() { // until more wait than one client may have forwarded, or some have waited long
 		defer close(together)
-		for end := time.Now().Add(perQuestion / 2); time.Now().Before(end); {
+		for end := time.Now().Add(perQuery / 2); time.Now().Before(end); {
 			s.upstream.waits.mu.Lock()
 			waiting := s.upstream.waits.taken
 			s.upstream.waits.mu.Unlock()
@@ -141,7 +141,7 @@ func TestHowLongAnswersAreKept(t *testing.T) {
 			t.Errorf("%s: ageOf() = %s, want %s", name, got, tc.want)
 		}
 	}
-	c, key, now := newCache(), questionOf(q, false), time.Now()
+	c, key, now := newCache(), keyOf(q, false), time.Now()
 	c.put(key, reply(0, "a.example. 20 IN A 192.0.2.1", ""), now)
 	for passed, want := range map[time.Duration]uint32{0: 20, 5500 * time.Millisecond: 15, 19 * time.Second: 1} {
 		if got := c.get(key, now.Add(passed)); got == nil || got.Answer[0].Header().Ttl != want {

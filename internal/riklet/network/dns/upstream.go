@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// perQuestion bounds the wait for other servers. Clients retry after 5 s.
-	perQuestion = 4500 * time.Millisecond
+	// perQuery bounds the wait for other servers. Clients retry after 5 s.
+	perQuery = 4500 * time.Millisecond
 	// leastAttempts is the minimum number of attempts for a query, with one server or several.
 	leastAttempts = 3
 	// A server that does not answer is tried after the others for firstPause. The pause doubles
@@ -48,7 +48,7 @@ type upstream struct {
 	changed time.Time // modification time of the file
 	servers []string
 	silent  map[string]silence
-	flights map[question]*flight
+	flights map[queryKey]*flight
 }
 
 // silence is the state of a server that did not answer.
@@ -67,14 +67,14 @@ type flight struct {
 func newUpstream(cfg Config, own netip.AddrPort) *upstream {
 	return &upstream{
 		path: cfg.Resolver, own: own, slots: newShare(forwardsAtOnce), waits: newShare(waitsAtOnce), cache: newCache(), logger: cfg.Logger,
-		silent: map[string]silence{}, flights: map[question]*flight{},
+		silent: map[string]silence{}, flights: map[queryKey]*flight{},
 	}
 }
 
 // ask answers a client's query from the cache, or forwards it. If no server answers, the answer
 // is a failure.
 func (u *upstream) ask(ctx context.Context, q *dns.Msg, tcp bool, client netip.Addr) *dns.Msg {
-	key := questionOf(q, tcp)
+	key := keyOf(q, tcp)
 	if reply := u.cache.get(key, time.Now()); reply != nil {
 		return replyTo(q, reply)
 	}
@@ -115,7 +115,7 @@ func failure(q *dns.Msg) *dns.Msg {
 
 // join returns the flight of a query: the one under way, or a new one. It returns nil if the
 // client has used up its share.
-func (u *upstream) join(ctx context.Context, key question, client netip.Addr) *flight {
+func (u *upstream) join(ctx context.Context, key queryKey, client netip.Addr) *flight {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if f, ok := u.flights[key]; ok {
@@ -157,15 +157,15 @@ func (o outcome) useful() bool {
 
 // exchange tries one server after the other, repeatedly. Earlier attempts stay open while later
 // ones run. The first useful answer counts.
-func (u *upstream) exchange(ctx context.Context, key question) (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, perQuestion, errors.New("no name server answered in time"))
+func (u *upstream) exchange(ctx context.Context, key queryKey) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, perQuery, errors.New("no name server answered in time"))
 	defer cancel()
 	servers := u.order(time.Now())
 	if len(servers) == 0 {
 		return nil, errNoServer
 	}
 	attempts := attemptsAt(servers)
-	interval := perQuestion / time.Duration(len(attempts)+1)
+	interval := perQuery / time.Duration(len(attempts)+1)
 	outcomes := make(chan outcome, len(attempts))
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -221,8 +221,8 @@ func attemptsAt(servers []string) []string {
 }
 
 // attempt queries one server once. An observer of one query cannot predict the next.
-func (u *upstream) attempt(ctx context.Context, key question, server string) outcome {
-	client := &dns.Client{Net: "udp", Timeout: perQuestion, UDPSize: dns.MaxMsgSize}
+func (u *upstream) attempt(ctx context.Context, key queryKey, server string) outcome {
+	client := &dns.Client{Net: "udp", Timeout: perQuery, UDPSize: dns.MaxMsgSize}
 	if key.tcp {
 		client.Net = "tcp"
 	}

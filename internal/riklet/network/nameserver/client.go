@@ -65,7 +65,7 @@ func Ensure(ctx context.Context, cfg Config) (*Client, error) {
 	case errors.Is(err, errGone):
 	case err != nil:
 		return nil, err
-	case c.hello.Protocol == Protocol && c.hello.Program == program && c.hello.Settings.suits(cfg.Settings):
+	case c.hello.Protocol == Protocol && c.hello.Program == program && c.hello.Settings.matches(cfg.Settings):
 		c.watch()
 		return c, nil
 	default:
@@ -87,7 +87,7 @@ func Ensure(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, err
 	}
 	if c, err = connect(ctx, cfg.Socket); err != nil {
-		return nil, fmt.Errorf("%w; its log %s ends with: %s", err, cfg.Log, lastWords(cfg.Log))
+		return nil, fmt.Errorf("%w; its log %s ends with: %s", err, cfg.Log, logTail(cfg.Log))
 	}
 	c.watch()
 	return c, nil
@@ -333,7 +333,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-func lastWords(path string) string {
+func logTail(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil || len(data) == 0 {
 		return "(nothing)"

@@ -14,7 +14,7 @@ const maxPending = 1024
 
 // Feed applies changes to a netmap and forwards them to the process.
 type Feed struct {
-	table *netmap.Table
+	table *netmap.Store
 	wake  wakeup.Signal // set if there is something to send
 
 	mu sync.Mutex
@@ -24,7 +24,7 @@ type Feed struct {
 }
 
 // NewFeed returns the feed of a netmap, which must only be changed through the feed.
-func NewFeed(t *netmap.Table) *Feed {
+func NewFeed(t *netmap.Store) *Feed {
 	return &Feed{table: t, wake: wakeup.New(), whole: true}
 }
 

@@ -46,8 +46,8 @@ type Settings struct {
 	Resolver string
 }
 
-// suits reports whether a process with these settings is the desired one.
-func (s Settings) suits(wanted Settings) bool {
+// matches reports whether a process with these settings is the desired one.
+func (s Settings) matches(wanted Settings) bool {
 	return s.Resolver == wanted.Resolver && s.listensAt(wanted.Address.Addr())
 }
 

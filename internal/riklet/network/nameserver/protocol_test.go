@@ -21,7 +21,7 @@ func TestSuits(t *testing.T) {
 		"another resolv.conf":  {Settings{netip.MustParseAddrPort("10.62.1.1:4953"), "/run/resolv.conf"}, false},
 		"nothing that is said": {Settings{}, false},
 	} {
-		if got := c.has.suits(wanted); got != c.want {
+		if got := c.has.matches(wanted); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

@@ -108,7 +108,7 @@ func (k ServiceKey) validate() error {
 	return nil
 }
 
-func (t *Table) decodeService(m *nodev1.Service) (Service, error) {
+func (t *Store) decodeService(m *nodev1.Service) (Service, error) {
 	s := Service{Key: decodeKey(m.GetKey())}
 	if err := s.Key.validate(); err != nil {
 		return Service{}, err
@@ -129,7 +129,7 @@ func (t *Table) decodeService(m *nodev1.Service) (Service, error) {
 
 // decodePorts skips ports that it cannot parse. The service of a newer controller can still be
 // reached at its other ports.
-func (t *Table) decodePorts(kind, name string, ms []*nodev1.ServicePort) []Port {
+func (t *Store) decodePorts(kind, name string, ms []*nodev1.ServicePort) []Port {
 	var ports []Port
 	for _, m := range ms {
 		p, err := decodePort(m)
@@ -165,7 +165,7 @@ func decodePort(m *nodev1.ServicePort) (Port, error) {
 	return p, nil
 }
 
-func (t *Table) decodeEndpoint(m *nodev1.Endpoint) (Endpoint, error) {
+func (t *Store) decodeEndpoint(m *nodev1.Endpoint) (Endpoint, error) {
 	e := Endpoint{
 		UID: m.GetUid(), Service: decodeKey(m.GetService()), Name: m.GetName(), Node: once(m.GetNode()),
 		Ready: m.GetReady(), Draining: m.GetDraining(),

@@ -20,7 +20,7 @@ import (
 const saveInterval = 2 * time.Second
 
 // load fills a new table from the file.
-func (t *Table) load() {
+func (t *Store) load() {
 	if t.cfg.Path == "" {
 		return
 	}
@@ -41,7 +41,7 @@ func (t *Table) load() {
 }
 
 // Run saves changes to the file until ctx ends, and once more then.
-func (t *Table) Run(ctx context.Context) error {
+func (t *Store) Run(ctx context.Context) error {
 	if t.cfg.Path == "" {
 		<-ctx.Done()
 		return nil
@@ -61,13 +61,13 @@ func (t *Table) Run(ctx context.Context) error {
 }
 
 // save writes the file. If that fails, the next change tries again.
-func (t *Table) save() {
+func (t *Store) save() {
 	if err := t.write(); err != nil {
 		t.cfg.Logger.Warn("saving the netmap failed", "path", t.cfg.Path, "err", err)
 	}
 }
 
-func (t *Table) write() error {
+func (t *Store) write() error {
 	text, err := proto.Marshal(t.Snapshot().Encode())
 	if err != nil {
 		return fmt.Errorf("encoding the netmap: %w", err)

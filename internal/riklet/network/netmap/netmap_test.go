@@ -331,7 +331,7 @@ func whole(c *nodev1.NetworkChanges) *nodev1.NetworkChanges {
 type fataler interface{ Fatalf(string, ...any) }
 
 // checkIndex checks that the table's indexes are consistent.
-func checkIndex(t fataler, table *Table) {
+func checkIndex(t fataler, table *Store) {
 	count := 0
 	for key, all := range table.Snapshot().Endpoints {
 		if len(all) == 0 {

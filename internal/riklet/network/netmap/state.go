@@ -9,7 +9,7 @@ import (
 	"rik.dev/rik/internal/wakeup"
 )
 
-// Config configures a [Table].
+// Config configures a [Store].
 type Config struct {
 	// Path is the file in which the netmap is saved. Its directory must exist. Empty means that
 	// the netmap is not saved.
@@ -18,8 +18,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Table is the current netmap. Its methods are safe for concurrent use.
-type Table struct {
+// Store is the current netmap. Its methods are safe for concurrent use.
+type Store struct {
 	cfg Config
 
 	mu        sync.Mutex
@@ -50,11 +50,11 @@ type seen struct {
 
 // Open returns a table with the saved netmap. A file that cannot be read counts as empty, because
 // the controller sends everything again.
-func Open(cfg Config) *Table {
+func Open(cfg Config) *Store {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	t := &Table{
+	t := &Store{
 		cfg: cfg, peers: map[string]Peer{}, services: map[ServiceKey]Service{},
 		endpoints: map[ServiceKey]map[string]Endpoint{}, home: map[string]ServiceKey{},
 		own: map[ServiceKey]bool{}, unsaved: wakeup.New(),
@@ -65,7 +65,7 @@ func Open(cfg Config) *Table {
 
 // Subscribe returns a channel that is readable after a change, as long as the table exists. It
 // may be readable several times for one change, and once for several changes.
-func (t *Table) Subscribe() <-chan struct{} {
+func (t *Store) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := wakeup.New()
@@ -74,7 +74,7 @@ func (t *Table) Subscribe() <-chan struct{} {
 }
 
 // Snapshot returns the current netmap. The caller must not change it.
-func (t *Table) Snapshot() *Snapshot {
+func (t *Store) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.snapshot == nil {
@@ -89,7 +89,7 @@ func (t *Table) Snapshot() *Snapshot {
 
 // Apply applies a message of the controller. It logs and skips invalid entries, and applies the
 // others.
-func (t *Table) Apply(c *nodev1.NetworkChanges) {
+func (t *Store) Apply(c *nodev1.NetworkChanges) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.GetBegin() {
@@ -113,7 +113,7 @@ func (t *Table) Apply(c *nodev1.NetworkChanges) {
 }
 
 // changedLocked notifies all subscribers.
-func (t *Table) changedLocked() {
+func (t *Store) changedLocked() {
 	t.snapshot = nil
 	t.unsaved.Wake()
 	for _, c := range t.subscribers {
@@ -121,11 +121,11 @@ func (t *Table) changedLocked() {
 	}
 }
 
-func (t *Table) refused(kind, name string, err error) {
+func (t *Store) refused(kind, name string, err error) {
 	t.cfg.Logger.Warn("ignoring an invalid entry of the netmap", "kind", kind, "name", name, "err", err)
 }
 
-func (t *Table) applySettingsLocked(m *nodev1.NetworkSettings) bool {
+func (t *Store) applySettingsLocked(m *nodev1.NetworkSettings) bool {
 	if m == nil {
 		return false
 	}
@@ -139,7 +139,7 @@ func (t *Table) applySettingsLocked(m *nodev1.NetworkSettings) bool {
 	return changed
 }
 
-func (t *Table) applyPeersLocked(c *nodev1.NetworkChanges) (changed bool) {
+func (t *Store) applyPeersLocked(c *nodev1.NetworkChanges) (changed bool) {
 	for _, name := range c.GetPeersGone() {
 		changed = t.dropPeerLocked(name) || changed
 	}
@@ -159,7 +159,7 @@ func (t *Table) applyPeersLocked(c *nodev1.NetworkChanges) (changed bool) {
 	return changed
 }
 
-func (t *Table) dropPeerLocked(name string) bool {
+func (t *Store) dropPeerLocked(name string) bool {
 	if t.whole != nil {
 		delete(t.whole.peers, name)
 	}
@@ -168,7 +168,7 @@ func (t *Table) dropPeerLocked(name string) bool {
 	return known
 }
 
-func (t *Table) applyServicesLocked(c *nodev1.NetworkChanges) (changed bool) {
+func (t *Store) applyServicesLocked(c *nodev1.NetworkChanges) (changed bool) {
 	for _, m := range c.GetServicesGone() {
 		changed = t.dropServiceLocked(decodeKey(m)) || changed
 	}
@@ -188,7 +188,7 @@ func (t *Table) applyServicesLocked(c *nodev1.NetworkChanges) (changed bool) {
 	return changed
 }
 
-func (t *Table) dropServiceLocked(key ServiceKey) bool {
+func (t *Store) dropServiceLocked(key ServiceKey) bool {
 	if t.whole != nil {
 		delete(t.whole.services, key)
 	}
@@ -197,7 +197,7 @@ func (t *Table) dropServiceLocked(key ServiceKey) bool {
 	return known
 }
 
-func (t *Table) applyEndpointsLocked(c *nodev1.NetworkChanges) (changed bool) {
+func (t *Store) applyEndpointsLocked(c *nodev1.NetworkChanges) (changed bool) {
 	for _, uid := range c.GetEndpointsGone() {
 		changed = t.dropEndpointLocked(uid) || changed
 	}
@@ -215,7 +215,7 @@ func (t *Table) applyEndpointsLocked(c *nodev1.NetworkChanges) (changed bool) {
 	return changed
 }
 
-func (t *Table) putEndpointLocked(e Endpoint) bool {
+func (t *Store) putEndpointLocked(e Endpoint) bool {
 	key, known := t.home[e.UID]
 	if known && key != e.Service {
 		t.removeEndpointLocked(key, e.UID)
@@ -228,7 +228,7 @@ func (t *Table) putEndpointLocked(e Endpoint) bool {
 	return true
 }
 
-func (t *Table) dropEndpointLocked(uid string) bool {
+func (t *Store) dropEndpointLocked(uid string) bool {
 	if t.whole != nil {
 		delete(t.whole.endpoints, uid)
 	}
@@ -240,7 +240,7 @@ func (t *Table) dropEndpointLocked(uid string) bool {
 	return known
 }
 
-func (t *Table) removeEndpointLocked(key ServiceKey, uid string) {
+func (t *Store) removeEndpointLocked(key ServiceKey, uid string) {
 	delete(t.ownLocked(key), uid)
 	if len(t.endpoints[key]) == 0 {
 		delete(t.endpoints, key)
@@ -249,7 +249,7 @@ func (t *Table) removeEndpointLocked(key ServiceKey, uid string) {
 }
 
 // ownLocked returns the endpoints of a service in a map that no snapshot shares.
-func (t *Table) ownLocked(key ServiceKey) map[string]Endpoint {
+func (t *Store) ownLocked(key ServiceKey) map[string]Endpoint {
 	if !t.own[key] {
 		m := maps.Clone(t.endpoints[key])
 		if m == nil {
@@ -261,7 +261,7 @@ func (t *Table) ownLocked(key ServiceKey) map[string]Endpoint {
 }
 
 // completeLocked removes the entries that were not in the complete netmap.
-func (t *Table) completeLocked() (changed bool) {
+func (t *Store) completeLocked() (changed bool) {
 	w := t.whole
 	t.whole = nil
 	if w == nil { // it began on a connection that this table never saw

@@ -43,12 +43,12 @@ const (
 type reserved map[HostPort]reach
 
 // reservedBy returns the reserved ports of the fronts.
-func reservedBy(all []front) reserved {
+func reservedBy(all []servicePort) reserved {
 	r := reserved{}
 	for i := range all {
 		if f := &all[i]; f.node {
 			r[HostPort{f.protocol, f.port}] = everywhere
-			if f.spared {
+			if f.exceptLoopback {
 				r[HostPort{f.protocol, f.port}] = exceptLoopback
 			}
 		}

@@ -61,20 +61,20 @@ func TestRenderLoopbackListeners(t *testing.T) {
 		{"192.0.2.1", 30081, "DNAT 10.62.1.3:8080"}, {"127.0.0.1", 30081, "DNAT 10.62.1.3:8080"},
 	} {
 		got := simulate(t, rules[nat], chainEntry, packet{to: netip.MustParseAddr(tc.to), local: true, protocol: "tcp", port: tc.port, state: "NEW"})
-		if got.odds[tc.want] != 1 {
-			t.Errorf("%s:%d: %v, want %q", tc.to, tc.port, got.odds, tc.want)
+		if got.probability[tc.want] != 1 {
+			t.Errorf("%s:%d: %v, want %q", tc.to, tc.port, got.probability, tc.want)
 		}
 	}
 	want := reserved{HostPort{tcp, 30080}: exceptLoopback, HostPort{tcp, 30081}: everywhere}
-	if diff := cmp.Diff(want, reservedBy(fronts(in))); diff != "" {
+	if diff := cmp.Diff(want, reservedBy(servicePorts(in))); diff != "" {
 		t.Errorf("reserved (-want +got):\n%s", diff)
 	}
 	// A service without ready endpoints refuses at the same addresses.
 	end(s, "web", "1", "a", "10.62.1.3", false)
 	for to, want := range map[string]string{"192.0.2.1": "REJECT tcp-reset", "127.0.0.1": ""} {
 		got := simulate(t, Render(in)[filter], chainInput, packet{to: netip.MustParseAddr(to), in: "lo", local: true, protocol: "tcp", port: 30080, state: "NEW"})
-		if got.odds[want] != 1 {
-			t.Errorf("not ready, %s: %v, want %q", to, got.odds, want)
+		if got.probability[want] != 1 {
+			t.Errorf("not ready, %s: %v, want %q", to, got.probability, want)
 		}
 	}
 }

@@ -20,8 +20,8 @@ type flows struct {
 	cluster, services netip.Prefix
 	names             netip.AddrPort // where DNS queries are sent
 	answers           netip.AddrPort // where the node's name server listens
-	virtual           map[place]*goal
-	node              map[place]*goal // by port, with the zero address
+	virtual           map[place]*flowTarget
+	node              map[place]*flowTarget // by port, with the zero address
 	local             func(netip.Addr) bool
 }
 
@@ -31,11 +31,11 @@ type place struct {
 	at       netip.AddrPort
 }
 
-// goal describes where flows to a place may end.
-type goal struct {
-	open     bool                    // rules redirect new flows
-	spared   bool                    // but not those to loopback addresses
-	backends map[netip.AddrPort]bool // those that serve or drain
+// flowTarget describes where flows to a place may end.
+type flowTarget struct {
+	open           bool                    // rules redirect new flows
+	exceptLoopback bool                    // but not those to loopback addresses
+	backends       map[netip.AddrPort]bool // those that serve or drain
 }
 
 // flow is the relevant part of a flow: the client's destination, and the address that answers.
@@ -46,8 +46,8 @@ type flow struct {
 }
 
 // newFlows returns flows without the function local, which the caller must set.
-func newFlows(in Input, all []front) *flows {
-	f := &flows{virtual: map[place]*goal{}, node: map[place]*goal{}}
+func newFlows(in Input, all []servicePort) *flows {
+	f := &flows{virtual: map[place]*flowTarget{}, node: map[place]*flowTarget{}}
 	if !in.active() {
 		return f
 	}
@@ -59,7 +59,7 @@ func newFlows(in Input, all []front) *flows {
 		if number == 0 {
 			continue
 		}
-		g := &goal{open: len(x.ready) > 0, spared: x.spared, backends: map[netip.AddrPort]bool{}}
+		g := &flowTarget{open: len(x.ready) > 0, exceptLoopback: x.exceptLoopback, backends: map[netip.AddrPort]bool{}}
 		for _, some := range [][]backend{x.ready, x.draining} {
 			for _, b := range some {
 				g.backends[b.to] = true
@@ -92,26 +92,26 @@ func (f *flows) stale(x flow) bool {
 	if x.protocol != unix.IPPROTO_UDP && x.protocol != unix.IPPROTO_SCTP {
 		return false
 	}
-	led := x.to != x.from
+	redirected := x.to != x.from
 	if x.to == f.names && x.protocol == unix.IPPROTO_UDP {
 		return x.from != f.answers
 	}
 	if f.services.Contains(x.to.Addr()) {
 		g := f.virtual[place{x.protocol, x.to}]
-		return g == nil || led && !g.backends[x.from] || !led && g.open
+		return g == nil || redirected && !g.backends[x.from] || !redirected && g.open
 	}
 	g := f.node[place{x.protocol, netip.AddrPortFrom(netip.Addr{}, x.to.Port())}]
 	switch {
 	case g == nil:
 		// The port was exposed once, and now is not. Flows that other programs redirect are left
 		// alone.
-		return led && (x.marked || f.cluster.Contains(x.from.Addr()) && f.local(x.to.Addr()))
+		return redirected && (x.marked || f.cluster.Contains(x.from.Addr()) && f.local(x.to.Addr()))
 	case !f.local(x.to.Addr()):
 		return false
-	case g.spared && x.to.Addr().IsLoopback():
-		return led
+	case g.exceptLoopback && x.to.Addr().IsLoopback():
+		return redirected
 	default:
-		return led && !g.backends[x.from] || !led && g.open
+		return redirected && !g.backends[x.from] || !redirected && g.open
 	}
 }
 
@@ -130,13 +130,13 @@ func (f *flows) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 // sum returns a value that changes whenever a flow may have become stale.
 func (f *flows) sum() uint64 {
 	total := add(0, f.answers)
-	for _, all := range []map[place]*goal{f.virtual, f.node} {
+	for _, all := range []map[place]*flowTarget{f.virtual, f.node} {
 		for p, g := range all {
 			one := add(uint64(p.protocol), p.at)
 			if g.open {
 				one++
 			}
-			if g.spared {
+			if g.exceptLoopback {
 				one += 2
 			}
 			// Use sums, because maps have no order.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func known(in Input) *flows { return newFlows(in, fronts(in)) }
+func known(in Input) *flows { return newFlows(in, servicePorts(in)) }
 
 func TestStale(t *testing.T) {
 	t.Parallel()
@@ -166,7 +166,7 @@ func TestLocalnet(t *testing.T) {
 	in := input(basic())
 	in.Opened = append(opened, "gone0")
 	l = newLocalnet(dir)
-	l.remember(Render(in)[filter].Chains[chainInput])
+	l.readComment(Render(in)[filter].Chains[chainInput])
 	if diff := cmp.Diff([]string{"gone0", "rik0"}, l.plan(nil)); diff != "" {
 		t.Errorf("remembered (-want +got):\n%s", diff)
 	}

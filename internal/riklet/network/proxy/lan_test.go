@@ -229,20 +229,20 @@ func (s *space) ask(network, address string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = conn.Close() }()
-	return hear(conn)
+	return readAnswer(conn)
 }
 
 // questions numbers the UDP requests, so that a late answer to an earlier request is recognized.
-var questions atomic.Uint64
+var answered atomic.Uint64
 
-// hear reads one answer on an open connection.
-func hear(conn net.Conn) (string, error) {
+// readAnswer reads one answer on an open connection.
+func readAnswer(conn net.Conn) (string, error) {
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return "", err
 	}
 	question := ""
 	if conn.RemoteAddr().Network() == "udp" {
-		question = fmt.Sprintf(" %d", questions.Add(1))
+		question = fmt.Sprintf(" %d", answered.Add(1))
 		if _, err := conn.Write([]byte(question[1:])); err != nil {
 			return "", err
 		}

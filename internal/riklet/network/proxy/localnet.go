@@ -38,8 +38,8 @@ type localnet struct {
 
 func newLocalnet(dir string) *localnet { return &localnet{dir: dir, opened: map[string]bool{}} }
 
-// remember parses the comment in the rules of an earlier process.
-func (l *localnet) remember(rules []string) {
+// readComment parses the comment in the rules of an earlier process.
+func (l *localnet) readComment(rules []string) {
 	for _, rule := range rules {
 		if m := note.FindStringSubmatch(rule); m != nil {
 			for link := range strings.FieldsSeq(m[1]) {

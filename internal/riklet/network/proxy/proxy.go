@@ -20,13 +20,13 @@ const (
 	// DefaultCoalesce is the shortest time between two changes of the rules. After a quiet time,
 	// the first change happens at once.
 	DefaultCoalesce = 20 * time.Millisecond
-	// breather limits the CPU usage: after a change, the pause is at least this many times the
+	// syncPauseFactor limits the CPU usage: after a change, the pause is at least this many times the
 	// duration of the change. Otherwise thousands of exposed instances with frequent changes
 	// would use a whole CPU.
-	breather = 2
-	// restful limits checks to a twentieth of one CPU, on a machine with so many rules, from any
+	syncPauseFactor = 2
+	// checkPauseFactor limits checks to a twentieth of one CPU, on a machine with so many rules, from any
 	// program, that reading them takes long.
-	restful = 20
+	checkPauseFactor = 20
 	// soon is the time between a change of the rules and their first check.
 	soon = time.Second
 	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted. It is as
@@ -80,18 +80,18 @@ func (c Config) Validate() error {
 // Proxy manages the rules of one network namespace: that of the thread that calls its methods. It
 // is not safe for concurrent use.
 type Proxy struct {
-	config   Config
-	keeper   *iptables.Keeper // nil until iptables was found
-	other    *iptables.Tool   // the other variant, while it may have rules of an earlier process
-	localnet *localnet
-	drains   drains
-	drained  time.Time // when the next drain period is over; zero: nothing drains
-	reserved reserved  // what services have on this node, after the last Sync
-	notified []Conflict
-	lost     map[HostPort]bool
-	flows    uint64 // the sum of the flows at the last comparison
-	changes  int    // how often the rules changed
-	complain string // the last error that was logged
+	config      Config
+	keeper      *iptables.Keeper // nil until iptables was found
+	other       *iptables.Tool   // the other variant, while it may have rules of an earlier process
+	localnet    *localnet
+	drains      drains
+	drained     time.Time // when the next drain period is over; zero: nothing drains
+	reserved    reserved  // what services have on this node, after the last Sync
+	notified    []Conflict
+	lost        map[HostPort]bool
+	flows       uint64 // the sum of the flows at the last comparison
+	changes     int    // how often the rules changed
+	loggedError string // the last error that was logged
 }
 
 // New returns a proxy. It changes nothing yet.
@@ -119,9 +119,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	for {
 		changes, begun := p.changes, time.Now()
 		err := p.Sync(ctx)
-		calm := max(p.config.Coalesce, breather*time.Since(begun))
+		quiet := max(p.config.Coalesce, syncPauseFactor*time.Since(begun))
 		if changes != p.changes {
-			lookAt = earlier(lookAt, time.Now().Add(max(soon, restful*cost)))
+			lookAt = earlier(lookAt, time.Now().Add(max(soon, checkPauseFactor*cost)))
 		}
 		wait := time.Until(lookAt)
 		if err != nil && ctx.Err() == nil {
@@ -129,12 +129,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 			wait = min(retry, p.config.Interval)
 			retry = min(2*retry, p.config.Interval)
 		} else {
-			p.complain, retry = "", firstRetry
+			p.loggedError, retry = "", firstRetry
 		}
 		if !p.drained.IsZero() {
 			wait = min(wait, time.Until(p.drained))
 		}
-		if !pause.For(ctx, calm) || !pause.ForOr(ctx, wait, p.config.Changed) {
+		if !pause.For(ctx, quiet) || !pause.ForOr(ctx, wait, p.config.Changed) {
 			return nil
 		}
 		if time.Now().Before(lookAt) {
@@ -143,7 +143,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		begun = time.Now()
 		p.look(ctx)
 		cost = time.Since(begun)
-		lookAt = time.Now().Add(max(p.config.Interval, restful*cost))
+		lookAt = time.Now().Add(max(p.config.Interval, checkPauseFactor*cost))
 	}
 }
 
@@ -156,8 +156,8 @@ func earlier(a, b time.Time) time.Time {
 
 // report logs an error unless it equals the last one.
 func (p *Proxy) report(err error) {
-	if text := err.Error(); text != p.complain {
-		p.complain = text
+	if text := err.Error(); text != p.loggedError {
+		p.loggedError = text
 		p.config.Logger.Error("writing the rules of the node proxy failed; trying again", "err", err)
 	}
 }
@@ -186,7 +186,7 @@ func (p *Proxy) sync(ctx context.Context, in Input) error {
 	in.Opened = p.localnet.plan(in.Facts.Links)
 	host, atLoopback, lost := p.reserved.settle(in.Facts.Listeners)
 	in.Facts.HostPorts, in.Facts.LoopbackPorts = append(host, in.Facts.HostPorts...), atLoopback
-	all := fronts(in)
+	all := servicePorts(in)
 	done, err := p.keeper.Apply(ctx, render(in, all))
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func (p *Proxy) find(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.localnet.remember(rules)
+		p.localnet.readComment(rules)
 		ports, err := tool.RulesBelow(ctx, chainPorts+"-", chainRefused+"-")
 		if err != nil {
 			return err
@@ -315,7 +315,7 @@ func (p *Proxy) clear(ctx context.Context, tool *iptables.Tool) error {
 	if err != nil {
 		return err
 	}
-	p.localnet.remember(rules)
+	p.localnet.readComment(rules)
 	_, err = iptables.NewKeeper(tool).Apply(ctx, iptables.Ruleset{})
 	return err
 }

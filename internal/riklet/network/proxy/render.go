@@ -50,9 +50,9 @@ var protocols = []protocol{{rikv1alpha1.ProtocolTCP, "tcp"}, {rikv1alpha1.Protoc
 
 // Render returns the rules that the node needs. It is pure, and the same input gives the same
 // rules. A small change of the input changes few chains. A node without a network gets no rules.
-func Render(in Input) iptables.Ruleset { return render(in, fronts(in)) }
+func Render(in Input) iptables.Ruleset { return render(in, servicePorts(in)) }
 
-func render(in Input, all []front) iptables.Ruleset {
+func render(in Input, all []servicePort) iptables.Ruleset {
 	if !in.active() {
 		return iptables.Ruleset{}
 	}
@@ -87,7 +87,7 @@ func (r *renderer) add(table, chain string, parts ...string) {
 
 // routes renders the trees from address and port to endpoint, and the tree of the ports without a
 // ready endpoint.
-func (r *renderer) routes(all []front) {
+func (r *renderer) routes(all []servicePort) {
 	var virtual []leaf
 	ports, refused := make([][]leaf, len(protocols)), make([][]leaf, len(protocols))
 	for i := range all {
@@ -125,7 +125,7 @@ func (r *renderer) routes(all []front) {
 	r.out.Chain(filter, chainInput)
 	r.guard()
 	r.tunnel()
-	r.strangers()
+	r.dropUnknown()
 	for p, protocol := range protocols {
 		if len(ports[p]) > 0 {
 			r.add(nat, chainPorts, "-p", protocol.name, "-g", r.byPort(nat, chainPorts, protocol.name, ports[p]))
@@ -141,8 +141,8 @@ func (r *renderer) routes(all []front) {
 const loopback = "127.0.0.0/8"
 
 // spare leaves a port at loopback addresses to the process that listens there.
-func spare(f *front, match string) []leaf {
-	if !f.spared {
+func spare(f *servicePort, match string) []leaf {
+	if !f.exceptLoopback {
 		return nil
 	}
 	return []leaf{{uint32(f.port), "-d " + loopback + " " + match + " -j RETURN"}}
@@ -150,7 +150,7 @@ func spare(f *front, match string) []leaf {
 
 // onNode narrows a match to the node addresses at which the service has the port. At the bridge's
 // address, the DNS port belongs to the name server.
-func (r *renderer) onNode(f *front, match string) string {
+func (r *renderer) onNode(f *servicePort, match string) string {
 	if f.port == namePort && f.protocol != rikv1alpha1.ProtocolSCTP {
 		return "! -d " + r.gateway + "/32 " + match
 	}
@@ -198,7 +198,7 @@ func refuse(protocol string) string {
 
 // target returns the end of a rule. With one endpoint the rule leads there, with several to a
 // chain that selects one.
-func (r *renderer) target(f *front, protocol string) string {
+func (r *renderer) target(f *servicePort, protocol string) string {
 	if len(f.ready) == 1 {
 		return r.send(protocol, f.ready[0])
 	}
@@ -286,7 +286,7 @@ func (r *renderer) names() {
 	for _, p := range nameProtocols {
 		chain := chainNames + "-" + strings.ToUpper(p)
 		r.add(nat, chainEntry, "-d", r.gateway+"/32", onPort(p, namePort), "-j", chain)
-		for _, from := range r.friends() {
+		for _, from := range r.knownSources() {
 			r.add(nat, chain, from, "-p", p, "-j DNAT --to-destination", to.String())
 		}
 	}
@@ -321,7 +321,7 @@ func (r *renderer) forward() {
 		// Behind the node's address these would look like the node's own.
 		add("-i", r.in.Facts.Bridge, "! -d", r.cluster, onPort("udp", int(port)), "-j DROP")
 	}
-	r.add(filter, chainForward, "-d", r.cluster, "-j", chainStrangers)
+	r.add(filter, chainForward, "-d", r.cluster, "-j", chainUnknown)
 	// A reply that the kernel cannot match to its connection keeps the instance's address. The
 	// client would reject it and reset the connection.
 	add("-s", r.pods, "-m conntrack --ctstate INVALID -j DROP")

@@ -145,7 +145,7 @@ func TestRenderShares(t *testing.T) {
 				taken[at] = true
 				pk.to, pk.local = netip.MustParseAddr("192.0.2.1"), true
 				same(rt, t, rules, pk, want)
-				refused := simulate(t, rules[filter], chainInput, pk).odds["REJECT tcp-reset"] + simulate(t, rules[filter], chainInput, pk).odds["REJECT icmp-port-unreachable"]
+				refused := simulate(t, rules[filter], chainInput, pk).probability["REJECT tcp-reset"] + simulate(t, rules[filter], chainInput, pk).probability["REJECT icmp-port-unreachable"]
 				if got := refused == 1; got != (len(want) == 0) {
 					rt.Fatalf("%v with %d ready: refused is %v", at, len(want), got)
 				}
@@ -181,18 +181,18 @@ func same(rt *rapid.T, t *testing.T, rules iptables.Ruleset, p packet, want map[
 	got := simulate(t, rules[nat], chainEntry, p)
 	rest := 1.0
 	for k, share := range want {
-		if math.Abs(got.odds[k]-share) > 1e-6 {
-			rt.Fatalf("%s port %d to %s: %s gets %v, want %v of %v", p.protocol, p.port, p.to, k, got.odds[k], share, got.odds)
+		if math.Abs(got.probability[k]-share) > 1e-6 {
+			rt.Fatalf("%s port %d to %s: %s gets %v, want %v of %v", p.protocol, p.port, p.to, k, got.probability[k], share, got.probability)
 		}
 		rest -= share
 	}
-	for k, share := range got.odds {
+	for k, share := range got.probability {
 		if _, ok := want[k]; !ok && k != "" && k != "marked" && share > 1e-9 {
 			rt.Fatalf("%s port %d to %s: %s gets %v and should not", p.protocol, p.port, p.to, k, share)
 		}
 	}
-	if math.Abs(got.odds[""]-rest) > 1e-6 {
-		rt.Fatalf("%s port %d to %s: passed on with %v, want %v", p.protocol, p.port, p.to, got.odds[""], rest)
+	if math.Abs(got.probability[""]-rest) > 1e-6 {
+		rt.Fatalf("%s port %d to %s: passed on with %v, want %v", p.protocol, p.port, p.to, got.probability[""], rest)
 	}
 	// 16 for each chain of a tree and 64 at its end, twice.
 	if got.rules > 250 || got.depth > 12 {
@@ -221,8 +221,8 @@ func TestRenderGrowth(t *testing.T) {
 	last := packet{to: netip.MustParseAddr("10.63.39.15"), protocol: "tcp", port: 29999}
 	for _, p := range []packet{last, {to: netip.MustParseAddr("192.0.2.1"), local: true, protocol: "tcp", port: 29999}} {
 		got := simulate(t, before[nat], chainEntry, p)
-		if got.rules > 150 || got.odds[dnat("10.62.41.251", 8080)] != 1 {
-			t.Errorf("port %d of %s: passes %d rules and ends at %v", p.port, p.to, got.rules, got.odds)
+		if got.rules > 150 || got.probability[dnat("10.62.41.251", 8080)] != 1 {
+			t.Errorf("port %d of %s: passes %d rules and ends at %v", p.port, p.to, got.rules, got.probability)
 		}
 	}
 	if rules := before.Rules(); rules > 25000 {
@@ -247,10 +247,10 @@ func TestRenderManyEndpoints(t *testing.T) {
 	before := Render(input(s))
 	check(t, before)
 	got := simulate(t, before[nat], chainEntry, packet{to: netip.MustParseAddr("10.63.0.1"), protocol: "tcp", port: 30000})
-	if got.rules > 150 || len(got.odds) != 10001 {
-		t.Errorf("a connection passes %d rules to get to one of %d", got.rules, len(got.odds)-1)
+	if got.rules > 150 || len(got.probability) != 10001 {
+		t.Errorf("a connection passes %d rules to get to one of %d", got.rules, len(got.probability)-1)
 	}
-	for to, share := range got.odds {
+	for to, share := range got.probability {
 		if to != "" && math.Abs(share-1e-4) > 1e-9 {
 			t.Fatalf("%s gets %v, want 1/10000", to, share)
 		}
@@ -305,8 +305,8 @@ func TestRenderPost(t *testing.T) {
 		"the node to itself":                    {"10.62.1.1", "192.0.2.1", "NEW", "lo", false, ""},
 	} {
 		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr(c.to), state: c.state, in: c.link, marked: c.marked}
-		if got := simulate(t, rules[nat], chainPost, p); got.odds[c.want] != 1 {
-			t.Errorf("%s: got %v, want %q", name, got.odds, c.want)
+		if got := simulate(t, rules[nat], chainPost, p); got.probability[c.want] != 1 {
+			t.Errorf("%s: got %v, want %q", name, got.probability, c.want)
 		}
 	}
 }
@@ -356,8 +356,8 @@ func TestRenderFilter(t *testing.T) {
 		"the node to its own loopback addresses": {chainInput, "127.0.0.1", "127.0.0.1", "tcp", 80, "NEW", "lo", false, ""},
 	} {
 		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr(c.to), protocol: c.protocol, port: c.port, state: c.state, in: c.link, marked: c.marked}
-		if got := simulate(t, rules[filter], c.chain, p); got.odds[c.want] != 1 {
-			t.Errorf("%s: got %v, want %q", name, got.odds, c.want)
+		if got := simulate(t, rules[filter], c.chain, p); got.probability[c.want] != 1 {
+			t.Errorf("%s: got %v, want %q", name, got.probability, c.want)
 		}
 	}
 }
@@ -386,16 +386,16 @@ func TestRenderStrangers(t *testing.T) {
 			in   Input
 			want string
 		}{{closed, c.closed}, {open, c.open}} {
-			if got := simulate(t, Render(x.in)[nat], chainEntry, p); got.odds[x.want] != 1 {
-				t.Errorf("%s, allowed %v: got %v, want %q", name, x.in.Facts.AllowFrom, got.odds, x.want)
+			if got := simulate(t, Render(x.in)[nat], chainEntry, p); got.probability[x.want] != 1 {
+				t.Errorf("%s, allowed %v: got %v, want %q", name, x.in.Facts.AllowFrom, got.probability, x.want)
 			}
 		}
 	}
 	p := packet{from: netip.MustParseAddr("192.0.2.66"), to: netip.MustParseAddr("10.62.1.2"), protocol: "tcp", port: 80, state: "NEW", in: "eth0"}
 	for _, in := range []Input{closed, open} {
 		want := 1.0 - float64(len(in.Facts.AllowFrom))
-		if got := simulate(t, Render(in)[filter], chainForward, p); got.odds["DROP"] != want {
-			t.Errorf("to an instance, allowed %v: got %v", in.Facts.AllowFrom, got.odds)
+		if got := simulate(t, Render(in)[filter], chainForward, p); got.probability["DROP"] != want {
+			t.Errorf("to an instance, allowed %v: got %v", in.Facts.AllowFrom, got.probability)
 		}
 	}
 }
@@ -412,8 +412,8 @@ func TestRenderManyNodes(t *testing.T) {
 	check(t, rules)
 	for from, want := range map[string]string{"172.16.0.1": "ACCEPT", "172.16.19.250": "ACCEPT", "172.16.19.251": "DROP", "172.16.20.1": "DROP", "192.0.2.2": "ACCEPT"} {
 		p := packet{from: netip.MustParseAddr(from), to: netip.MustParseAddr("192.0.2.1"), protocol: "udp", port: 8472, state: "NEW", in: "eth0"}
-		if got := simulate(t, rules[filter], chainInput, p); got.odds[want] != 1 || got.rules > 150 {
-			t.Errorf("from %s: got %v after %d rules, want %s after 150 at most", from, got.odds, got.rules, want)
+		if got := simulate(t, rules[filter], chainInput, p); got.probability[want] != 1 || got.rules > 150 {
+			t.Errorf("from %s: got %v after %d rules, want %s after 150 at most", from, got.probability, got.rules, want)
 		}
 	}
 }
@@ -433,8 +433,8 @@ func TestRenderConflicts(t *testing.T) {
 		{to: netip.MustParseAddr("10.63.0.1"), protocol: "tcp", port: 30000},
 		{to: netip.MustParseAddr("192.0.2.1"), local: true, protocol: "tcp", port: 30000},
 	} {
-		if got := simulate(t, rules[nat], chainEntry, p); got.odds[dnat("10.62.2.2", 8080)] != 1 {
-			t.Errorf("to %s: got %v, want the first by name", p.to, got.odds)
+		if got := simulate(t, rules[nat], chainEntry, p); got.probability[dnat("10.62.2.2", 8080)] != 1 {
+			t.Errorf("to %s: got %v, want the first by name", p.to, got.probability)
 		}
 	}
 	if strings.Contains(text(rules), "192.0.2.77") {
@@ -467,11 +467,11 @@ func TestRenderPortsOfNodesAreReserved(t *testing.T) {
 		rules := Render(input(s))
 		check(t, rules)
 		p := packet{to: netip.MustParseAddr("192.0.2.1"), local: true, protocol: "tcp", port: 30000, state: "NEW"}
-		if got := simulate(t, rules[nat], chainEntry, p); got.odds[dnat("10.62.2.2", 8080)] != 1 {
-			t.Errorf("%s: connections end at %v, want the workload that has the port", name, got.odds)
+		if got := simulate(t, rules[nat], chainEntry, p); got.probability[dnat("10.62.2.2", 8080)] != 1 {
+			t.Errorf("%s: connections end at %v, want the workload that has the port", name, got.probability)
 		}
-		if got := simulate(t, rules[filter], chainInput, p); got.odds[""] != 1 {
-			t.Errorf("%s: the port is refused: %v", name, got.odds)
+		if got := simulate(t, rules[filter], chainInput, p); got.probability[""] != 1 {
+			t.Errorf("%s: the port is refused: %v", name, got.probability)
 		}
 	}
 }
@@ -497,23 +497,23 @@ func TestRenderNamesStayTheNodes(t *testing.T) {
 				if link == "eth0" {
 					want = "" // an unknown client
 				}
-				if got := simulate(t, rules[nat], chainEntry, p); got.odds[want] != 1 {
-					t.Errorf("%s, %s: a question for a name of %s ends at %v, want %q", name, protocol, from, got.odds, want)
+				if got := simulate(t, rules[nat], chainEntry, p); got.probability[want] != 1 {
+					t.Errorf("%s, %s: a question for a name of %s ends at %v, want %q", name, protocol, from, got.probability, want)
 				}
 			}
 			redirected := at("10.62.1.1")
 			redirected.port, redirected.state = 4953, "DNAT"
-			if got := simulate(t, rules[filter], chainInput, redirected); got.odds["ACCEPT"] != 1 {
-				t.Errorf("%s, %s: a question for a name: %v, want ACCEPT", name, protocol, got.odds)
+			if got := simulate(t, rules[filter], chainInput, redirected); got.probability["ACCEPT"] != 1 {
+				t.Errorf("%s, %s: a question for a name: %v, want ACCEPT", name, protocol, got.probability)
 			}
 			// Another program removed the redirection. A foreign server on port 53 must get no
 			// query.
-			if got := simulate(t, rules[filter], chainInput, at("10.62.1.1")); got.odds["DROP"] != 1 {
-				t.Errorf("%s, %s: a question that is not redirected: %v, want DROP", name, protocol, got.odds)
+			if got := simulate(t, rules[filter], chainInput, at("10.62.1.1")); got.probability["DROP"] != 1 {
+				t.Errorf("%s, %s: a question that is not redirected: %v, want DROP", name, protocol, got.probability)
 			}
 			elsewhere := simulate(t, rules[nat], chainEntry, at("192.0.2.1"))
-			if want := map[bool]string{true: dnat("10.62.2.2", 5353), false: ""}[ready]; elsewhere.odds[want] != 1 {
-				t.Errorf("%s, %s: the port of another address ends at %v", name, protocol, elsewhere.odds)
+			if want := map[bool]string{true: dnat("10.62.2.2", 5353), false: ""}[ready]; elsewhere.probability[want] != 1 {
+				t.Errorf("%s, %s: the port of another address ends at %v", name, protocol, elsewhere.probability)
 			}
 		}
 	}
@@ -534,7 +534,7 @@ func TestRenderRevisions(t *testing.T) {
 	}
 	got := simulate(t, Render(input(s))[nat], chainEntry, packet{to: netip.MustParseAddr("10.63.0.1"), protocol: "tcp", port: 80})
 	want := map[string]float64{dnat("10.62.2.2", 9090): 0.5, dnat("10.62.2.3", 8080): 0.5, "": 0}
-	if diff := cmp.Diff(want, got.odds); diff != "" {
+	if diff := cmp.Diff(want, got.probability); diff != "" {
 		t.Errorf("where connections end (-want +got):\n%s", diff)
 	}
 }

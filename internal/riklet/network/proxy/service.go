@@ -21,32 +21,32 @@ type backend struct {
 	away bool // in the network of another node, not in the cluster's range
 }
 
-// front is one port of one service.
-type front struct {
-	service  netmap.ServiceKey
-	protocol rikv1alpha1.Protocol
-	port     uint16
-	virtual  []netip.Addr // where it can be reached inside the cluster
-	node     bool         // on the node's addresses, too
-	spared   bool         // but not at its loopback addresses
-	ready    []backend    // by UID
-	draining []backend    // being deleted: no new connections, but existing flows stay for a while
+// servicePort is one port of one service.
+type servicePort struct {
+	service        netmap.ServiceKey
+	protocol       rikv1alpha1.Protocol
+	port           uint16
+	virtual        []netip.Addr // where it can be reached inside the cluster
+	node           bool         // on the node's addresses, too
+	exceptLoopback bool         // but not at its loopback addresses
+	ready          []backend    // by UID
+	draining       []backend    // being deleted: no new connections, but existing flows stay for a while
 }
 
 // name identifies the front. The names of its chains are derived from it.
-func (f *front) name() string {
+func (f *servicePort) name() string {
 	return fmt.Sprintf("%s/%s/%s/%d", f.service.Namespace, f.service.Workload, f.protocol, f.port)
 }
 
-// fronts returns the ports that this node makes reachable, in a fixed order. If two services want
+// servicePorts returns the ports that this node makes reachable, in a fixed order. If two services want
 // the same port, the first by name gets it. The controller does not let that happen for long.
-func fronts(in Input) []front {
+func servicePorts(in Input) []servicePort {
 	if !in.active() {
 		return nil
 	}
 	c := collector{in: in, host: map[HostPort]bool{}, virtual: make(map[virtualPort]bool, len(in.Snapshot.Services))}
 	c.hostPorts()
-	all := make([]front, 0, len(in.Snapshot.Services))
+	all := make([]servicePort, 0, len(in.Snapshot.Services))
 	keys := slices.SortedFunc(maps.Keys(in.Snapshot.Services), func(a, b netmap.ServiceKey) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Workload, b.Workload))
 	})
@@ -57,11 +57,11 @@ func fronts(in Input) []front {
 			if slices.ContainsFunc(s.Ports[:i], same) {
 				continue
 			}
-			f := front{service: key, protocol: p.Protocol, port: p.Port, virtual: c.addresses(s, p), node: c.onNode(key, p)}
+			f := servicePort{service: key, protocol: p.Protocol, port: p.Port, virtual: c.addresses(s, p), node: c.onNode(key, p)}
 			if len(f.virtual) == 0 && !f.node {
 				continue
 			}
-			f.spared = f.node && slices.Contains(in.Facts.LoopbackPorts, HostPort{p.Protocol, p.Port})
+			f.exceptLoopback = f.node && slices.Contains(in.Facts.LoopbackPorts, HostPort{p.Protocol, p.Port})
 			f.ready, f.draining = c.backends(key, p)
 			all = append(all, f)
 		}

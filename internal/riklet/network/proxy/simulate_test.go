@@ -26,21 +26,21 @@ type packet struct {
 // outcome is the effect of the rules on a packet: the probability of each verdict, and the number
 // of rules passed in the worst case.
 type outcome struct {
-	odds  map[string]float64 // "DNAT 10.62.1.2:80", "REJECT", "ACCEPT"...; "" is none
-	rules int
-	depth int
+	probability map[string]float64 // "DNAT 10.62.1.2:80", "REJECT", "ACCEPT"...; "" is none
+	rules       int
+	depth       int
 }
 
 // simulate sends a packet through a chain, as the kernel does.
 func simulate(t testing.TB, table *iptables.Table, chain string, p packet) outcome {
 	t.Helper()
-	o := outcome{odds: map[string]float64{}}
-	o.odds[""] = o.walk(t, table, chain, p, 1, 0, 1)
+	o := outcome{probability: map[string]float64{}}
+	o.probability[""] = o.walk(t, table, chain, p, 1, 0, 1)
 	return o
 }
 
 // walk returns the probability of a return from the chain without a verdict.
-func (o *outcome) walk(t testing.TB, table *iptables.Table, chain string, p packet, odds float64, passed, depth int) float64 {
+func (o *outcome) walk(t testing.TB, table *iptables.Table, chain string, p packet, probability float64, passed, depth int) float64 {
 	t.Helper()
 	o.depth = max(o.depth, depth)
 	rules, ok := table.Chains[chain]
@@ -56,23 +56,23 @@ func (o *outcome) walk(t testing.TB, table *iptables.Table, chain string, p pack
 		if chance == 0 {
 			continue
 		}
-		taken := odds * chance
-		odds -= taken
+		taken := probability * chance
+		probability -= taken
 		switch {
 		case m.how == "-g":
 			back += o.walk(t, table, m.target, p, taken, passed, depth+1)
 		case strings.HasPrefix(m.target, "RIKLET"):
-			odds += o.walk(t, table, m.target, p, taken, passed, depth+1)
+			probability += o.walk(t, table, m.target, p, taken, passed, depth+1)
 		case m.target == "RETURN":
 			back += taken
 		case m.target == "CONNMARK":
-			o.odds["marked"] += taken
-			odds += taken
+			o.probability["marked"] += taken
+			probability += taken
 		default:
-			o.odds[strings.TrimSpace(m.target+" "+m.argument)] += taken
+			o.probability[strings.TrimSpace(m.target+" "+m.argument)] += taken
 		}
 	}
-	return back + odds
+	return back + probability
 }
 
 // rule is a parsed rule. The simulation fails on an unknown match, so that every match is tested.

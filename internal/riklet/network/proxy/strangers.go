@@ -9,8 +9,8 @@ import (
 // Chains that protect against unknown clients, called strangers in this package: machines outside
 // the cluster, and containers of other programs on this machine.
 const (
-	// chainStrangers drops packets of unknown clients to addresses of the cluster.
-	chainStrangers = "RIKLET-X"
+	// chainUnknown drops packets of unknown clients to addresses of the cluster.
+	chainUnknown = "RIKLET-X"
 	// chainTunnel accepts tunnel packets only from known nodes.
 	chainTunnel = "RIKLET-T"
 )
@@ -28,9 +28,9 @@ func (r *renderer) virtualFrom() {
 	}
 }
 
-// outsiders returns matches for packets of this machine's instances, and of those outside this
+// allowedSources returns matches for packets of this machine's instances, and of those outside this
 // machine that may use addresses of the cluster.
-func (r *renderer) outsiders() []string {
+func (r *renderer) allowedSources() []string {
 	all := []string{"-i " + r.in.Facts.Bridge}
 	for _, link := range r.in.Facts.Ways {
 		all = append(all, "-i "+link+" -s "+r.cluster)
@@ -41,22 +41,22 @@ func (r *renderer) outsiders() []string {
 	return all
 }
 
-// friends returns the matches of outsiders and one for the machine itself.
-func (r *renderer) friends() []string {
-	return append(r.outsiders(), "-m addrtype --src-type LOCAL")
+// knownSources returns the matches of outsiders and one for the machine itself.
+func (r *renderer) knownSources() []string {
+	return append(r.allowedSources(), "-m addrtype --src-type LOCAL")
 }
 
-// strangers adds the rules that drop packets to addresses of the cluster, except from instances,
+// dropUnknown adds the rules that drop packets to addresses of the cluster, except from instances,
 // this node and allowed ranges. Connections to exposed ports, and replies, pass.
-func (r *renderer) strangers() {
-	add := func(parts ...string) { r.add(filter, chainStrangers, parts...) }
+func (r *renderer) dropUnknown() {
+	add := func(parts ...string) { r.add(filter, chainUnknown, parts...) }
 	add("-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN")
 	add("-i lo -j RETURN")
-	for _, from := range r.outsiders() {
+	for _, from := range r.allowedSources() {
 		add(from, "-j RETURN")
 	}
 	add("-j DROP")
-	r.add(filter, chainInput, "-d", r.pods, "-j", chainStrangers)
+	r.add(filter, chainInput, "-d", r.pods, "-j", chainUnknown)
 }
 
 // tunnel accepts overlay packets only from the addresses of the cluster's nodes. For these it

@@ -219,7 +219,7 @@ func answer(t *testing.T, conn net.Conn) string {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
 	for {
-		got, err := hear(conn)
+		got, err := readAnswer(conn)
 		if err == nil {
 			return got
 		}

@@ -108,8 +108,8 @@ func (r *renderer) balance(chain, name, protocol string, backends []backend, dep
 			return
 		}
 		// Eleven digits: the kernel uses 31 bits of it.
-		odds := strconv.FormatFloat(float64(p.weight)/float64(left), 'f', 11, 64)
-		r.add(nat, chain, "-p", protocol, "-m statistic --mode random --probability", odds, p.target)
+		probability := strconv.FormatFloat(float64(p.weight)/float64(left), 'f', 11, 64)
+		r.add(nat, chain, "-p", protocol, "-m statistic --mode random --probability", probability, p.target)
 		left -= p.weight
 	}
 }

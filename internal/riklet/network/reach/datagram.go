@@ -31,11 +31,11 @@ const (
 )
 
 // datagram returns a request or an answer.
-func datagram(kind byte, deaf bool, number uint64) []byte {
+func datagram(kind byte, receivesNothing bool, number uint64) []byte {
 	d := append(make([]byte, 0, datagramLength), mark...)
-	state := byte(hearsByte)
-	if deaf {
-		state = deafByte
+	state := byte(receivesByte)
+	if receivesNothing {
+		state = receivesNothingByte
 	}
 	return binary.BigEndian.AppendUint64(append(d, kind, state), number)
 }
@@ -50,7 +50,7 @@ func readDatagram(d []byte, source netip.AddrPort, own uint64) (a arrival, ok bo
 	a.from, a.number = a.source.String(), binary.BigEndian.Uint64(d[atNumber:])
 	switch d[atKind] {
 	case request:
-		a.deaf = d[atState] == deafByte
+		a.receivesNothing = d[atState] == receivesNothingByte
 		return a, true
 	case reply:
 		a.answer = true
@@ -114,12 +114,12 @@ func (d *datagrams) receive(frames chan<- frame) {
 	}
 }
 
-func (d *datagrams) suits(v View) bool {
+func (d *datagrams) matches(v View) bool {
 	return v.Namespace == d.namespace && v.Self.Check == d.address
 }
 
-func (d *datagrams) ask(_ View, to Peer, deaf bool) error {
-	return d.send(to.Check, datagram(request, deaf, d.number))
+func (d *datagrams) ask(_ View, to Peer, receivesNothing bool) error {
+	return d.send(to.Check, datagram(request, receivesNothing, d.number))
 }
 
 func (d *datagrams) read(_ View, f frame) (arrival, bool) {

@@ -13,9 +13,9 @@ import (
 func TestDatagrams(t *testing.T) {
 	t.Parallel()
 	from := netip.MustParseAddrPort("10.62.2.255:4955")
-	for _, deaf := range []bool{false, true} {
-		a, ok := readDatagram(datagram(request, deaf, 7), from, 9)
-		if !ok || a.answer || a.deaf != deaf || a.number != 7 || a.from != "10.62.2.255" || a.source != from.Addr() {
+	for _, receivesNothing := range []bool{false, true} {
+		a, ok := readDatagram(datagram(request, receivesNothing, 7), from, 9)
+		if !ok || a.answer || a.receivesNothing != receivesNothing || a.number != 7 || a.from != "10.62.2.255" || a.source != from.Addr() {
 			t.Errorf("request: %+v, %v", a, ok)
 		}
 	}

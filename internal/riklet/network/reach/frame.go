@@ -33,17 +33,17 @@ const (
 var fixed = []byte{0, 1, 8, 0, 6, 4}
 
 // mark follows the ARP packet, where kernels do not look. The byte after it contains the sender's
-// state: deafByte means that it receives nothing.
+// state: receivesNothingByte means that it receives nothing.
 var mark = []byte("rik.1 reach")
 
 const (
-	hearsByte = 0
-	deafByte  = 1
+	receivesByte        = 0
+	receivesNothingByte = 1
 )
 
 // question returns an ARP request to one node. The node's kernel answers it even if its firewall
 // drops IP packets. Thus only the path of the tunnel packets is tested.
-func question(from, to Peer, target netip.Addr, deaf bool) []byte {
+func query(from, to Peer, target netip.Addr, receivesNothing bool) []byte {
 	f := make([]byte, arpLength, arpLength+len(mark)+1)
 	copy(f[atDestination:], to.MAC)
 	copy(f[atSource:], from.MAC)
@@ -53,18 +53,18 @@ func question(from, to Peer, target netip.Addr, deaf bool) []byte {
 	copy(f[atSenderMAC:], from.MAC)
 	copy(f[atSenderIP:], from.Inner.AsSlice())
 	copy(f[atTargetIP:], target.AsSlice())
-	said := byte(hearsByte)
-	if deaf {
-		said = deafByte
+	said := byte(receivesByte)
+	if receivesNothing {
+		said = receivesNothingByte
 	}
 	return append(append(f, mark...), said)
 }
 
 // received is a frame that was received.
 type received struct {
-	from   net.HardwareAddr
-	answer bool
-	deaf   bool
+	from            net.HardwareAddr
+	answer          bool
+	receivesNothing bool
 }
 
 // read parses requests and replies to a node, and rejects all other frames.
@@ -83,7 +83,7 @@ func read(f []byte, self Peer) (h received, ok bool) {
 		if !bytes.HasPrefix(rest, mark) || len(rest) == len(mark) {
 			return h, true // the kernel sends requests by itself
 		}
-		h.deaf = rest[len(mark)] == deafByte
+		h.receivesNothing = rest[len(mark)] == receivesNothingByte
 		return h, true
 	case reply:
 		h.answer = bytes.Equal(f[atTargetMAC:atTargetMAC+6], self.MAC)

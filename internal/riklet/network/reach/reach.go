@@ -105,10 +105,10 @@ type kind struct {
 
 // way is how requests and answers travel.
 type way interface {
-	// suits reports whether it still fits the view.
-	suits(v View) bool
+	// matches reports whether it still fits the view.
+	matches(v View) bool
 	// ask sends a request to a node.
-	ask(v View, to Peer, deaf bool) error
+	ask(v View, to Peer, receivesNothing bool) error
 	// read parses a frame.
 	read(v View, f frame) (arrival, bool)
 	// answer answers a request, unless the kernel has done that.
@@ -126,11 +126,11 @@ type frame struct {
 
 // arrival is a request or an answer that was received.
 type arrival struct {
-	from   string // what kind.key returns for the sender
-	source netip.Addr
-	number uint64
-	answer bool
-	deaf   bool
+	from            string // what kind.key returns for the sender
+	source          netip.Addr
+	number          uint64
+	answer          bool
+	receivesNothing bool
 }
 
 // New returns a checker of tunnels that starts with the result of an earlier one, and reports that
@@ -234,8 +234,8 @@ func (c *Checker) round(now time.Time) {
 		}
 		asked[p.Name] = s
 		// Report that earlier than other nodes need it for their verdict.
-		deaf := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
-		if err := c.way.ask(c.view, p, deaf); err != nil {
+		receivesNothing := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
+		if err := c.way.ask(c.view, p, receivesNothing); err != nil {
 			c.cfg.Logger.Debug("cannot send a check to a node", "node", p.Name, "err", err)
 		}
 	}
@@ -279,8 +279,8 @@ func (c *Checker) take(f frame, now time.Time) bool {
 	case a.answer:
 		s.answered = now
 		return c.memory != memory{Checked: true}
-	case a.deaf:
-		s.deaf = now
+	case a.receivesNothing:
+		s.receivesNothing = now
 	}
 	return false
 }
@@ -313,7 +313,7 @@ func (c *Checker) open(frames chan<- frame) bool {
 		c.close()
 		return true
 	}
-	if c.way != nil && c.way.suits(c.view) {
+	if c.way != nil && c.way.matches(c.view) {
 		return true
 	}
 	c.close()

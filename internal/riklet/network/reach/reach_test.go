@@ -58,8 +58,8 @@ func TestValidate(t *testing.T) {
 	long, short := now.Add(-10*time.Minute), now.Add(-10*time.Second)
 	silent, answers, fresh := seen{since: long}, seen{since: long, answered: short}, seen{since: short}
 	was := seen{since: long, answered: long}
-	deaf := seen{since: long, deaf: short}
-	wasDeaf := seen{since: long, deaf: long}
+	receivesNothing := seen{since: long, receivesNothing: short}
+	receivedNothing := seen{since: long, receivesNothing: long}
 	never, over, steady, begun := arrivals{}, arrivals{long, long}, arrivals{long, short}, arrivals{short, short}
 	for name, c := range map[string]struct {
 		all  []seen
@@ -76,11 +76,11 @@ func TestValidate(t *testing.T) {
 		"nothing does any more":  {[]seen{was, was}, over, inbound},
 		"one was asked just now": {[]seen{silent, fresh}, never, inbound},
 		"nothing arrives from the only other node":  {[]seen{silent}, never, inbound},
-		"the only other node receives nothing":      {[]seen{deaf}, steady, fine},
-		"all others receive nothing":                {[]seen{deaf, deaf, deaf}, steady, fine},
+		"the only other node receives nothing":      {[]seen{receivesNothing}, steady, fine},
+		"all others receive nothing":                {[]seen{receivesNothing, receivesNothing, receivesNothing}, steady, fine},
 		"questions come, and no answers":            {[]seen{silent, silent}, steady, outbound},
-		"one that receives others' does not answer": {[]seen{silent, deaf}, steady, outbound},
-		"one received nothing once":                 {[]seen{wasDeaf}, steady, outbound},
+		"one that receives others' does not answer": {[]seen{silent, receivesNothing}, steady, outbound},
+		"one received nothing once":                 {[]seen{receivedNothing}, steady, outbound},
 		"the way in was opened just now":            {[]seen{silent, silent}, begun, waiting},
 	} {
 		all := map[string]*seen{}
@@ -136,11 +136,11 @@ func TestFrames(t *testing.T) {
 	t.Parallel()
 	a := Peer{Name: "a", Inner: netip.MustParseAddr("10.62.1.0"), MAC: net.HardwareAddr{6, 'r', 10, 62, 1, 0}}
 	b := Peer{Name: "b", Inner: netip.MustParseAddr("10.62.2.0"), MAC: net.HardwareAddr{6, 'r', 10, 62, 2, 0}}
-	for _, deaf := range []bool{false, true} {
-		f := question(a, b, b.Inner, deaf)
+	for _, receivesNothing := range []bool{false, true} {
+		f := query(a, b, b.Inner, receivesNothing)
 		h, ok := read(f, b)
-		if !ok || h.from.String() != a.MAC.String() || h.answer || h.deaf != deaf {
-			t.Errorf("read(question(%v)) = %+v, %v", deaf, h, ok)
+		if !ok || h.from.String() != a.MAC.String() || h.answer || h.receivesNothing != receivesNothing {
+			t.Errorf("read(question(%v)) = %+v, %v", receivesNothing, h, ok)
 		}
 		if _, ok := read(f, a); ok {
 			t.Error("a node reads what is for another")
@@ -157,6 +157,6 @@ func TestFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := rapid.SliceOf(rapid.Byte()).Draw(t, "frame")
 		read(f, b)
-		read(append(slices.Clone(question(a, b, b.Inner, true))[:rapid.IntRange(0, arpLength).Draw(t, "length")], f...), b)
+		read(append(slices.Clone(query(a, b, b.Inner, true))[:rapid.IntRange(0, arpLength).Draw(t, "length")], f...), b)
 	})
 }

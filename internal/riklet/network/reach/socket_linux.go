@@ -31,15 +31,15 @@ func openARP(v View, frames chan<- frame) (way, error) {
 	return s, nil
 }
 
-func (s *socket) suits(v View) bool {
+func (s *socket) matches(v View) bool {
 	link, err := net.InterfaceByName(v.Device)
 	return err == nil && link.Index == s.index
 }
 
-func (s *socket) ask(v View, to Peer, deaf bool) error {
+func (s *socket) ask(v View, to Peer, receivesNothing bool) error {
 	// Old kernels treat the tunnel device's own address as a broadcast address.
 	for _, target := range []netip.Addr{to.Inner, to.Bridge} {
-		if err := s.send(question(v.Self, to, target, deaf)); err != nil {
+		if err := s.send(query(v.Self, to, target, receivesNothing)); err != nil {
 			return err
 		}
 	}
@@ -48,7 +48,7 @@ func (s *socket) ask(v View, to Peer, deaf bool) error {
 
 func (s *socket) read(v View, f frame) (arrival, bool) {
 	h, ok := read(f.data, v.Self)
-	return arrival{from: string(h.from), answer: h.answer, deaf: h.deaf}, ok
+	return arrival{from: string(h.from), answer: h.answer, receivesNothing: h.receivesNothing}, ok
 }
 
 // answer does nothing, because the kernel answers.

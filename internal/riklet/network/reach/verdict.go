@@ -36,9 +36,9 @@ func neighbors(self string, names []string) []string {
 
 // seen is the state of one neighbor. A zero time means never.
 type seen struct {
-	since    time.Time // when the requests to it started
-	answered time.Time
-	deaf     time.Time // when it reported that it receives nothing
+	since           time.Time // when the requests to it started
+	answered        time.Time
+	receivesNothing time.Time // when it reported that it receives nothing
 }
 
 // state is the result of a check.
@@ -90,7 +90,7 @@ func validate(all map[string]*seen, came arrivals, now time.Time, silence time.D
 			continue
 		}
 		asked++
-		if !recent(s.deaf) {
+		if !recent(s.receivesNothing) {
 			able++
 		}
 	}

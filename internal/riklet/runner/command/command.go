@@ -34,25 +34,25 @@ type Execution struct {
 	Refused func() (code int, err error, refused bool)
 }
 
-// Do runs the command to its end and returns its exit code. The caller ends the command when ctx
-// ends. Do may return while a read from Stdin still blocks.
-func (e *Execution) Do(ctx context.Context) (int, error) {
+// Run runs the command to its end and returns its exit code. The caller ends the command when ctx
+// ends. Run may return while a read from Stdin still blocks.
+func (e *Execution) Run(ctx context.Context) (int, error) {
 	if e.Options.TTY {
 		return e.runTTY(ctx)
 	}
 	return e.run(ctx)
 }
 
-// DoOrLeave is Do for a command that is a process of the instance. It also returns when ctx ends:
+// RunOrAbandon is Run for a command that is a process of the instance. It also returns when ctx ends:
 // a process of a suspended instance does not die of a signal until the instance resumes.
-func (e *Execution) DoOrLeave(ctx context.Context) (int, error) {
+func (e *Execution) RunOrAbandon(ctx context.Context) (int, error) {
 	type result struct {
 		code int
 		err  error
 	}
 	ended := make(chan result, 1)
 	go func() {
-		code, err := e.Do(ctx)
+		code, err := e.Run(ctx)
 		ended <- result{code, err}
 	}()
 	select {

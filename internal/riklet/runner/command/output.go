@@ -29,7 +29,7 @@ func (o *outputs) pipe(sink io.Writer) (*os.File, error) {
 		return nil, err
 	}
 	o.readers, o.writers = append(o.readers, r), append(o.writers, w)
-	o.copies.Go(func() { carry(sink, r) })
+	o.copies.Go(func() { copyOutput(sink, r) })
 	return w, nil
 }
 
@@ -62,8 +62,8 @@ func stopReading(files ...*os.File) {
 	}
 }
 
-// carry copies until the end of a pipe or terminal, or until stopReading.
-func carry(sink io.Writer, from *os.File) {
+// copyOutput copies until the end of a pipe or terminal, or until stopReading.
+func copyOutput(sink io.Writer, from *os.File) {
 	_, err := io.Copy(sink, from)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return

@@ -37,7 +37,7 @@ func (e *Execution) runTTY(ctx context.Context) (int, error) {
 		if sink == nil {
 			sink = io.Discard
 		}
-		carry(sink, master) // ends with EIO when the last slave closes
+		copyOutput(sink, master) // ends with EIO when the last slave closes
 	})
 	if e.Options.Stdin != nil {
 		go func() { _, _ = io.Copy(master, e.Options.Stdin) }()

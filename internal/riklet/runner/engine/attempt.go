@@ -99,7 +99,7 @@ func (a *Attempt) Start(ctx context.Context, order shim.Start) (err error) {
 	order.MarkFile, order.ExitFile = p.MarkFile(uid, name), p.ExitFile(uid, name)
 	a.Started, err = a.Supervisor.Start(ctx, order)
 	if errors.Is(err, errNoStart) {
-		CallOff(context.WithoutCancel(ctx), a.Supervisor, name)
+		Cancel(context.WithoutCancel(ctx), a.Supervisor, name)
 	}
 	return err
 }
@@ -113,11 +113,11 @@ func (a *Attempt) RemoveCgroup(ctx context.Context) error {
 
 // CallOff cancels a start that is under way. The runner then undoes the start, as after any failed
 // start.
-func CallOff(ctx context.Context, client *shim.Client, container string) {
-	ctx, cancel := context.WithTimeout(ctx, callOffTimeout)
+func Cancel(ctx context.Context, client *shim.Client, container string) {
+	ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
 	defer cancel()
 	_ = client.Signal(ctx, container, syscall.SIGKILL) // an error: nothing to cancel
 }
 
-// callOffTimeout bounds the wait for a supervisor that only has to send a signal.
-const callOffTimeout = 10 * time.Second
+// cancelTimeout bounds the wait for a supervisor that only has to send a signal.
+const cancelTimeout = 10 * time.Second

@@ -117,9 +117,9 @@ type Sessions interface {
 	// Usage returns counters that the instance's cgroup does not have. It returns nil if there are
 	// none, or if they are not available within half a second.
 	Usage(r Running) *instance.VMUsage
-	// EndStrays ends the commands that an earlier riklet executed in the containers. It is called
+	// EndLeftoverCommands ends the commands that an earlier riklet executed in the containers. It is called
 	// before the first Exec, for each instance that was found running.
-	EndStrays(uid string, containers []string)
+	EndLeftoverCommands(uid string, containers []string)
 }
 
 // Snapshots suspends instances to disk. A Sandbox with Restore resumes them. The methods return

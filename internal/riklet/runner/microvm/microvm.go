@@ -90,7 +90,7 @@ func (e *machines) Prepare(s *engine.Sandbox) engine.Preparation {
 	}}
 	machine := lifecycle.Step{Name: "machine", Do: v.machine, Undo: v.removeMachine}
 	if s.Restore {
-		p.Sandbox = []lifecycle.Step{{Name: "image", Do: v.recallSnapshot}, machine, {Name: "guest", Do: v.rejoin}}
+		p.Sandbox = []lifecycle.Step{{Name: "image", Do: v.readSnapshotNote}, machine, {Name: "guest", Do: v.reconnectGuest}}
 	} else {
 		p.Sandbox = []lifecycle.Step{{Name: "image", Do: v.fetch}, machine, {Name: "guest", Do: v.guest}}
 	}
@@ -100,7 +100,7 @@ func (e *machines) Prepare(s *engine.Sandbox) engine.Preparation {
 func (e *machines) Container(a *engine.Attempt) engine.Steps {
 	v := &attempt{Attempt: a, e: e}
 	return engine.Steps{
-		Image:  lifecycle.Step{Do: v.recall},
+		Image:  lifecycle.Step{Do: v.findDisk},
 		Bundle: lifecycle.Step{Do: v.bundle, Undo: a.RemoveBundle},
 		Start:  lifecycle.Step{Do: v.start},
 	}
@@ -162,7 +162,7 @@ func (e *machines) Refresh(ctx context.Context, in instance.Instance, volumes []
 	return errors.Join(errs...)
 }
 
-func (*machines) EndStrays(string, []string) {} // the guest ends commands with their connection
+func (*machines) EndLeftoverCommands(string, []string) {} // the guest ends commands with their connection
 
 // vmTimeout bounds VMM operations that should finish at once.
 const vmTimeout = 30 * time.Second

@@ -57,9 +57,9 @@ func (e *machines) Exists(uid string) bool {
 	return err == nil
 }
 
-// spendSnapshot marks a snapshot as used, so that the instance does not resume from it twice.
+// useSnapshot marks a snapshot as used, so that the instance does not resume from it twice.
 // From then on the disks change.
-func (p paths) spendSnapshot(uid string) error {
+func (p paths) useSnapshot(uid string) error {
 	if err := os.Remove(p.snapshotFile(uid)); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (e *machines) Settle(ctx context.Context, uid string) error {
 	if !found.Snapshot {
 		return errNoSnapshots
 	}
-	if err := roomFor(e.paths().RootDir(uid), note.Machine.MemoryBytes); err != nil {
+	if err := checkSnapshotSpace(e.paths().RootDir(uid), note.Machine.MemoryBytes); err != nil {
 		return err
 	}
 	vm, err := e.vm.Driver.Connect(ctx, note.Machine)
@@ -129,17 +129,17 @@ const (
 	devicesMost = 64 << 20
 )
 
-// roomFor rejects a snapshot that might fill the disk. Memory that the guest has never used
+// checkSnapshotSpace rejects a snapshot that might fill the disk. Memory that the guest has never used
 // occupies no space in a snapshot, but only the VMM knows its size.
-func roomFor(dir string, memoryBytes int64) error {
+func checkSnapshotSpace(dir string, memoryBytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fmt.Errorf("reading the size of the file system of %s: %w", dir, err)
 	}
-	return roomIn(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
+	return freeSpace(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
 }
 
-func roomIn(free, size, memoryBytes int64) error {
+func freeSpace(free, size, memoryBytes int64) error {
 	reserve := min(size/reserveShare, reserveMost)
 	need := memoryBytes + memoryBytes/8 + devicesMost // the drivers' own bound
 	if free-need >= reserve {
@@ -215,9 +215,9 @@ func sizesIn(dir string) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// spent marks an error that occurred after the snapshot was used, when the guest may have
+// usedSnapshotError marks an error that occurred after the snapshot was used, when the guest may have
 // continued.
-func (v *sandbox) spent(err error) error {
+func (v *sandbox) usedSnapshotError(err error) error {
 	if err == nil || !v.Restore {
 		return err
 	}

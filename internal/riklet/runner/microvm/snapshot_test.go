@@ -23,7 +23,7 @@ func TestRoomForASnapshot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := roomIn(tc.free, tc.size, tc.memory)
+			err := freeSpace(tc.free, tc.size, tc.memory)
 			if (err == nil) != tc.fits {
 				t.Errorf("roomIn(%d, %d, %d) = %v, want fits: %v", tc.free, tc.size, tc.memory, err, tc.fits)
 			}

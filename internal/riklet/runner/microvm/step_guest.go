@@ -27,10 +27,10 @@ const bootsAtMost = 5
 
 // guest connects to the guest init and configures it.
 func (v *sandbox) guest(ctx context.Context) error {
-	err := v.meet(ctx)
+	err := v.connectGuest(ctx)
 	for boots := 1; v.mayBootAgain(err) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
 		if err = v.bootAgain(ctx, err); err == nil {
-			err = v.meet(ctx)
+			err = v.connectGuest(ctx)
 		}
 	}
 	if err != nil {
@@ -39,7 +39,7 @@ func (v *sandbox) guest(ctx context.Context) error {
 	return v.save()
 }
 
-func (v *sandbox) meet(ctx context.Context) error {
+func (v *sandbox) connectGuest(ctx context.Context) error {
 	return v.alive(ctx, func(ctx context.Context) (err error) {
 		if err := v.link(ctx); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (v *sandbox) link(ctx context.Context) error {
 		Channel: v.e.vm.Driver.Channel(v.note.Machine), Socket: GuestSocket(v.node.Paths, v.Instance.UID), TimeoutMillis: guestTimeout.Milliseconds(),
 	})
 	if err != nil {
-		return fmt.Errorf("%w%s; its console ends with: %s", err, slowBy(sizeOf(v.Instance.Template)), v.console())
+		return fmt.Errorf("%w%s; its console ends with: %s", err, slowCPULimit(sizeOf(v.Instance.Template)), v.console())
 	}
 	return nil
 }
@@ -80,8 +80,8 @@ func (v *sandbox) link(ctx context.Context) error {
 // likely reason for a boot timeout.
 const slowMilliCPU = 200
 
-// slowBy names the CPU limit if it makes a boot slow.
-func slowBy(size vmSize) string {
+// slowCPULimit names the CPU limit if it makes a boot slow.
+func slowCPULimit(size vmSize) string {
 	if size.milliCPU == 0 || size.milliCPU >= slowMilliCPU {
 		return ""
 	}
@@ -128,8 +128,8 @@ func (e *machines) projected(ctx context.Context, in instance.Instance, v rikv1a
 	return g, err
 }
 
-// rejoin connects to the guest in its new machine, and takes over its containers.
-func (v *sandbox) rejoin(ctx context.Context) error {
+// reconnectGuest connects to the guest in its new machine, and takes over its containers.
+func (v *sandbox) reconnectGuest(ctx context.Context) error {
 	err := v.alive(ctx, func(ctx context.Context) error {
 		if err := v.link(ctx); err != nil {
 			return err
@@ -141,21 +141,21 @@ func (v *sandbox) rejoin(ctx context.Context) error {
 		return v.e.guest(v.Instance.UID).Thaw(ctx, identity)
 	})
 	if err != nil {
-		return v.spent(err)
+		return v.usedSnapshotError(err)
 	}
 	for i := range v.Kept {
-		if err := v.takeOver(ctx, &v.Kept[i]); err != nil {
-			return v.spent(err)
+		if err := v.registerContainer(ctx, &v.Kept[i]); err != nil {
+			return v.usedSnapshotError(err)
 		}
 	}
 	if err := v.dirs.removeSnapshot(v.Instance.UID); err != nil {
-		return v.spent(err)
+		return v.usedSnapshotError(err)
 	}
 	return v.save()
 }
 
-// takeOver registers a container that already runs in the guest with the supervisor.
-func (v *sandbox) takeOver(ctx context.Context, r *engine.KeptRun) error {
+// registerContainer registers a container that already runs in the guest with the supervisor.
+func (v *sandbox) registerContainer(ctx context.Context, r *engine.KeptRun) error {
 	a := &engine.Attempt{
 		Node: v.node, Instance: v.Instance, Container: r.Container, Index: r.Index, Number: r.Attempt, Supervisor: v.Supervisor, Note: r.Note,
 	}

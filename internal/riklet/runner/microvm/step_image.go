@@ -45,8 +45,8 @@ func (v *sandbox) root(ctx context.Context, c rikv1alpha1.Container) (*disk.Imag
 	return v.e.vm.Disks.FromImage(ctx, v.Instance.UID, pulled)
 }
 
-// recall finds the container's disk. The machine has had it since its start.
-func (f *attempt) recall(context.Context) (err error) {
+// findDisk finds the container's disk. The machine has had it since its start.
+func (f *attempt) findDisk(context.Context) (err error) {
 	if f.vm, err = f.e.note(f.Instance.UID); err != nil {
 		return err
 	}
@@ -56,8 +56,8 @@ func (f *attempt) recall(context.Context) (err error) {
 	return err
 }
 
-// recallSnapshot checks whether the machine can resume from its snapshot.
-func (v *sandbox) recallSnapshot(context.Context) error {
+// readSnapshotNote checks whether the machine can resume from its snapshot.
+func (v *sandbox) readSnapshotNote(context.Context) error {
 	d, uid := v.dirs, v.Instance.UID
 	if err := engine.ReadJSON(d.snapshotFile(uid), &v.was); err != nil {
 		return &engine.SnapshotError{Err: err}

@@ -25,7 +25,7 @@ func (v *sandbox) machine(ctx context.Context) error {
 	if err := v.describe(ctx); err != nil {
 		return err
 	}
-	release, err := v.e.bootTurn(ctx, bootTurnMost)
+	release, err := v.e.bootSlot(ctx, maxBootSlot)
 	if err != nil {
 		return err
 	}
@@ -82,22 +82,22 @@ func (v *sandbox) startVM(ctx context.Context) error {
 		return err
 	}
 	if v.Restore {
-		if err := v.dirs.spendSnapshot(m.ID); err != nil {
+		if err := v.dirs.useSnapshot(m.ID); err != nil {
 			return errors.Join(err, vm.Close())
 		}
 	}
-	return v.spent(errors.Join(vm.Start(ctx), vm.Close()))
+	return v.usedSnapshotError(errors.Join(vm.Start(ctx), vm.Close()))
 }
 
-// bootTurnMost is several times the duration of a boot under software emulation.
-const bootTurnMost = 30 * time.Second
+// maxBootSlot is several times the duration of a boot under software emulation.
+const maxBootSlot = 30 * time.Second
 
-// bootTurn waits for a place among the machines that boot. At most as many machines boot at once
+// bootSlot waits for a place among the machines that boot. At most as many machines boot at once
 // as the node has processors. The reason is software emulation: if a kernel gets too little
 // processor time while it measures its clock, it may choose a clock that loses ticks, and then it
 // can hang forever. The place is released after the time most. A machine that takes longer is
 // slowed down by its own limits (processor or disk), and must not delay other machines.
-func (e *machines) bootTurn(ctx context.Context, most time.Duration) (release func(), err error) {
+func (e *machines) bootSlot(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
 	case e.boots <- struct{}{}:
 		giveBack := sync.OnceFunc(func() { <-e.boots })
@@ -189,7 +189,7 @@ func (v *sandbox) alive(ctx context.Context, work func(context.Context) error) e
 	if err == nil || cause == nil {
 		return err
 	}
-	if _, spent := errors.AsType[*engine.SnapshotError](err); spent {
+	if _, usedSnapshotError := errors.AsType[*engine.SnapshotError](err); usedSnapshotError {
 		return &engine.SnapshotError{Err: cause} // the VMM's end or its effect
 	}
 	return cause

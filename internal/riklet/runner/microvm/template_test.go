@@ -125,17 +125,17 @@ var errEnded = errors.New("the start ended")
 func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 	t.Parallel()
 	e := &machines{boots: make(chan struct{}, 1)}
-	release, err := e.bootTurn(t.Context(), time.Hour)
+	release, err := e.bootSlot(t.Context(), time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errEnded)
-	if _, err := e.bootTurn(stopped, time.Hour); !errors.Is(err, errEnded) {
+	if _, err := e.bootSlot(stopped, time.Hour); !errors.Is(err, errEnded) {
 		t.Errorf("a second one at once: %v, want %v", err, errEnded)
 	}
 	release()
-	if _, err := e.bootTurn(t.Context(), time.Hour); err != nil {
+	if _, err := e.bootSlot(t.Context(), time.Hour); err != nil {
 		t.Errorf("after the first one: %v", err)
 	}
 }
@@ -145,19 +145,19 @@ func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 func TestASlowBootHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	e := &machines{boots: make(chan struct{}, 1)}
-	slow, err := e.bootTurn(t.Context(), time.Millisecond)
+	slow, err := e.bootSlot(t.Context(), time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
 	waiting, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := e.bootTurn(waiting, time.Hour); err != nil {
+	if _, err := e.bootSlot(waiting, time.Hour); err != nil {
 		t.Fatalf("another machine waited for a slow one: %v", err)
 	}
 	slow() // does not release another machine's place
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errEnded)
-	if _, err := e.bootTurn(stopped, time.Hour); !errors.Is(err, errEnded) {
+	if _, err := e.bootSlot(stopped, time.Hour); !errors.Is(err, errEnded) {
 		t.Errorf("a third one at once: %v, want %v", err, errEnded)
 	}
 }

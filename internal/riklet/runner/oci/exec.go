@@ -64,7 +64,7 @@ func (e *pods) Exec(ctx context.Context, in engine.Running, name string, o insta
 	x.Refused = func() (int, error, bool) {
 		why, refused := lastError(log)
 		if refused {
-			code, err := neverRan(why)
+			code, err := failedBeforeStart(why)
 			return code, err, true
 		}
 		if _, ran := notedProcess(pidFile); ran {
@@ -73,7 +73,7 @@ func (e *pods) Exec(ctx context.Context, in engine.Running, name string, o insta
 		// The exit code is the runtime's own: it could not even log why it failed.
 		return 0, fmt.Errorf("running the command: the runtime ended with code %d before the command ran; the node may be out of memory, processes or space", x.Cmd.ProcessState.ExitCode()), true
 	}
-	return x.Do(ctx)
+	return x.Run(ctx)
 }
 
 // environmentOf returns the environment with which a container was started.
@@ -120,10 +120,10 @@ func lastError(path string) (string, bool) {
 	return entry.Msg, entry.Level == "error"
 }
 
-// neverRan returns the result of a command that the runtime could not run. The runtime has
+// failedBeforeStart returns the result of a command that the runtime could not run. The runtime has
 // already written the reason to the user, and its exit code is one that a command may return as
 // well. A failure that is not about the program is returned as an error.
-func neverRan(why string) (int, error) {
+func failedBeforeStart(why string) (int, error) {
 	switch {
 	case strings.Contains(why, "executable file") && strings.Contains(why, "not found"):
 		return command.CodeNotFound, nil

@@ -18,21 +18,21 @@ import (
 // the time at which the command began, and the PID file that the runtime writes for its process.
 const execPrefix = "exec-"
 
-// EndStrays ends the commands that an earlier riklet process executed in an instance's containers.
+// EndLeftoverCommands ends the commands that an earlier riklet process executed in an instance's containers.
 // Their sessions ended with that process.
-func (e *pods) EndStrays(uid string, containers []string) {
+func (e *pods) EndLeftoverCommands(uid string, containers []string) {
 	for _, container := range containers {
 		dirs, err := filepath.Glob(filepath.Join(e.dirs.Bundle(uid, container), execPrefix+"*"))
 		if err != nil {
 			continue
 		}
 		for _, dir := range dirs {
-			e.endStray(uid, container, dir)
+			e.endLeftoverCommand(uid, container, dir)
 		}
 	}
 }
 
-func (e *pods) endStray(uid, container, dir string) {
+func (e *pods) endLeftoverCommand(uid, container, dir string) {
 	node := e.host.Node()
 	log := node.Logger.With("instance", uid, "container", container)
 	// A runtime that has not written the PID file yet does not find the directory any more, and
@@ -43,7 +43,7 @@ func (e *pods) endStray(uid, container, dir string) {
 		return
 	}
 	defer os.RemoveAll(gone)
-	pid, ok := strayIn(gone)
+	pid, ok := leftoverCommand(gone)
 	if !ok || !node.Cgroups.Contains(node.Cgroups.Container(uid, container), pid) {
 		return
 	}
@@ -57,16 +57,16 @@ const beganFile = "began"
 
 // begin saves the current time in the directory of a command that is about to start.
 func begin(dir string) error {
-	now, err := sinceBoot()
+	now, err := uptime()
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, beganFile), []byte(now.String()), 0o600)
 }
 
-// strayIn returns the process of the command with that directory, if it still runs. Nothing is
+// leftoverCommand returns the process of the command with that directory, if it still runs. Nothing is
 // known of a command of a riklet that did not save when it began the command.
-func strayIn(dir string) (pid int, ok bool) {
+func leftoverCommand(dir string) (pid int, ok bool) {
 	pidFile := filepath.Join(dir, "pid")
 	pid, ok = notedProcess(pidFile)
 	if !ok {
@@ -151,7 +151,7 @@ func startOf(pid int) (time.Duration, bool) {
 	return time.Duration(ticks) * time.Second / ticksPerSecond, err == nil
 }
 
-func sinceBoot() (time.Duration, error) {
+func uptime() (time.Duration, error) {
 	var up unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &up); err != nil {
 		return 0, os.NewSyscallError("clock_gettime", err)

@@ -49,11 +49,11 @@ func TestStraysAndTheClock(t *testing.T) {
 				_ = c.Wait()
 			})
 			note(t, dir, strconv.Itoa(c.Process.Pid), ahead)
-			if pid, ok := strayIn(dir); !ok || pid != c.Process.Pid {
+			if pid, ok := leftoverCommand(dir); !ok || pid != c.Process.Pid {
 				t.Errorf("strayIn() = %d, %v, want %d", pid, ok, c.Process.Pid)
 			}
 			// An earlier command had the PID of this process.
-			now, err := sinceBoot()
+			now, err := uptime()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,7 +61,7 @@ func TestStraysAndTheClock(t *testing.T) {
 			write(t, filepath.Join(earlier, beganFile), max(now-time.Hour, 0).String())
 			note(t, earlier, strconv.Itoa(c.Process.Pid), ahead)
 			if now > time.Minute {
-				if pid, ok := strayIn(earlier); ok {
+				if pid, ok := leftoverCommand(earlier); ok {
 					t.Errorf("a later process %d counts as the command", pid)
 				}
 			}
@@ -74,11 +74,11 @@ func TestStraysWithoutATime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "pid"), strconv.Itoa(os.Getpid()))
-	if pid, ok := strayIn(dir); ok {
+	if pid, ok := leftoverCommand(dir); ok {
 		t.Errorf("strayIn() = %d without the time at which the command began", pid)
 	}
 	write(t, filepath.Join(dir, beganFile), "soon")
-	if pid, ok := strayIn(dir); ok {
+	if pid, ok := leftoverCommand(dir); ok {
 		t.Errorf("strayIn() = %d with a time that is none", pid)
 	}
 }

@@ -41,7 +41,7 @@ func (e *apps) Exec(ctx context.Context, r engine.Running, name string, o instan
 			command.KillSession(x.Cmd.Process.Pid)
 		}
 	})()
-	code, err := x.DoOrLeave(ctx)
+	code, err := x.RunOrAbandon(ctx)
 	if failure, ok := errors.AsType[*launch.Failure](err); ok && failure.Code != launch.CodeFailed {
 		if o.Stderr != nil {
 			fmt.Fprintln(o.Stderr, failure.Text)

@@ -119,7 +119,7 @@ func (e *apps) Hold(_ context.Context, in instance.Instance, containers []string
 
 func (*apps) Usage(engine.Running) *instance.VMUsage { return nil }
 
-func (*apps) EndStrays(string, []string) {} // it keeps no notes about commands
+func (*apps) EndLeftoverCommands(string, []string) {} // it keeps no notes about commands
 
 // RunDirectory is the directory in Paths.Run where Apps see their files. It is empty on the node.
 const RunDirectory = "app"

@@ -61,45 +61,45 @@ func (l *line) runIn(start context.Context, p guest.Process, streams guest.Strea
 	timer := time.AfterFunc(guestStartTimeout, func() {
 		cancel(fmt.Errorf("the guest did not start %q within %v", p.Container, guestStartTimeout))
 	})
-	goesOn := context.AfterFunc(start, func() { cancel(context.Cause(start)) })
+	stopCancel := context.AfterFunc(start, func() { cancel(context.Cause(start)) })
 	running, err := l.guest.Run(ctx, p, streams)
-	calledOff := !goesOn()
-	if calledOff {
+	canceledStart := !stopCancel()
+	if canceledStart {
 		cancel(context.Cause(start))
 	}
-	if err == nil && (calledOff || !timer.Stop()) {
+	if err == nil && (canceledStart || !timer.Stop()) {
 		_, err = running.Wait() // it was canceled
 		err = errors.Join(context.Cause(ctx), err)
 	}
 	if err != nil {
 		timer.Stop()
 		cancel(nil)
-		return nil, l.blame(err)
+		return nil, l.withChannelError(err)
 	}
-	return lasting{running, cancel}, nil
+	return processContext{running, cancel}, nil
 }
 
-// lasting cancels the context of a process when the process has ended.
-type lasting struct {
+// processContext cancels the context of a process when the process has ended.
+type processContext struct {
 	guest.Running
 	cancel context.CancelCauseFunc
 }
 
-func (l lasting) Wait() (guest.Exit, error) {
+func (l processContext) Wait() (guest.Exit, error) {
 	defer l.cancel(nil)
 	return l.Running.Wait()
 }
 
 func (l *line) endOf(e guest.Exit, err error) end {
 	if err != nil {
-		return end{code: codeLost, message: l.blame(err).Error()}
+		return end{code: codeLost, message: l.withChannelError(err).Error()}
 	}
 	return end{code: e.Code, oomKilled: e.OOMKilled}
 }
 
-// blame adds the end of the channel to an error, if that is why a stream failed. The stream
+// withChannelError adds the end of the channel to an error, if that is why a stream failed. The stream
 // itself only ends.
-func (l *line) blame(err error) error {
+func (l *line) withChannelError(err error) error {
 	select {
 	case <-l.session.Done():
 		if !errors.Is(err, errChannelEnded) {

@@ -36,9 +36,9 @@ const (
 	// defaultTimeout is for a Link without a timeout. A guest boots in seconds, and under
 	// software emulation in tens of seconds.
 	defaultTimeout = 2 * time.Minute
-	// lentStreams is how many connections other processes may have to the guest at the same
+	// maxForwarded is how many connections other processes may have to the guest at the same
 	// time. It reserves some of the wire.Streams for the supervisor's own runs and signals.
-	lentStreams = wire.Streams - 64
+	maxForwarded = wire.Streams - 64
 	// openTimeout is the timeout for opening the stream of one connection.
 	openTimeout = 30 * time.Second
 	// acceptPause limits the rate of log lines if the process runs out of file descriptors.
@@ -137,8 +137,8 @@ func (s *Server) hold(l *line) {
 	if err != nil {
 		return
 	}
-	var lent sync.WaitGroup
-	lent.Go(func() { l.lend(ctx, listener) })
+	var forwarded sync.WaitGroup
+	forwarded.Go(func() { l.forwardConnections(ctx, listener) })
 	select {
 	case <-l.session.Done():
 		cancel(errChannelEnded)
@@ -146,7 +146,7 @@ func (s *Server) hold(l *line) {
 	}
 	_ = listener.Close()
 	_ = l.session.Close()
-	lent.Wait()
+	forwarded.Wait()
 }
 
 // take waits for the guest and creates the socket.
@@ -161,7 +161,7 @@ func (s *Server) take(ctx context.Context, l *line) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := lendAt(l.order.Socket)
+	listener, err := forwardAt(l.order.Socket)
 	if err != nil {
 		return nil, errors.Join(err, channel.Close())
 	}
@@ -169,7 +169,7 @@ func (s *Server) take(ctx context.Context, l *line) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-func lendAt(path string) (*net.UnixListener, error) {
+func forwardAt(path string) (*net.UnixListener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing an old guest socket: %w", err)
 	}
@@ -183,11 +183,11 @@ func lendAt(path string) (*net.UnixListener, error) {
 	return listener, nil
 }
 
-// lend opens a stream for every connection.
-func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
+// forwardConnections opens a stream for every connection.
+func (l *line) forwardConnections(ctx context.Context, listener *net.UnixListener) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	slots := make(chan struct{}, lentStreams)
+	slots := make(chan struct{}, maxForwarded)
 	for {
 		conn, err := listener.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
@@ -205,7 +205,7 @@ func (l *line) lend(ctx context.Context, listener *net.UnixListener) {
 				l.splice(ctx, conn)
 			})
 		default:
-			decline(conn, fmt.Errorf("%w: %d are open", guest.ErrBusy, lentStreams))
+			refuseConnection(conn, fmt.Errorf("%w: %d are open", guest.ErrBusy, maxForwarded))
 		}
 	}
 }
@@ -217,31 +217,31 @@ func (l *line) splice(ctx context.Context, conn *net.UnixConn) {
 	stream, err := l.session.Open(opening)
 	cancel()
 	if err != nil {
-		decline(conn, err)
+		refuseConnection(conn, err)
 		return
 	}
-	hangUp := sync.OnceFunc(func() { _ = errors.Join(conn.Close(), stream.Close()) })
-	stop := context.AfterFunc(ctx, hangUp)
+	disconnect := sync.OnceFunc(func() { _ = errors.Join(conn.Close(), stream.Close()) })
+	stop := context.AfterFunc(ctx, disconnect)
 	defer stop()
 	var group sync.WaitGroup
 	group.Go(func() {
-		defer hangUp()
-		pour(stream, conn)
+		defer disconnect()
+		copySmall(stream, conn)
 	})
-	pour(conn, stream)
-	hangUp()
+	copySmall(conn, stream)
+	disconnect()
 	group.Wait()
 }
 
-// pour copies with a small buffer, because there may be hundreds.
-func pour(to io.Writer, from io.Reader) {
+// copySmall copies with a small buffer, because there may be hundreds.
+func copySmall(to io.Writer, from io.Reader) {
 	// The wrappers hide methods with which io would use its own buffer. An error means only that
 	// one of the two has ended.
 	_, _ = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 8<<10))
 }
 
-// decline answers a connection itself, without a stream to the guest.
-func decline(conn *net.UnixConn, err error) {
+// refuseConnection answers a connection itself, without a stream to the guest.
+func refuseConnection(conn *net.UnixConn, err error) {
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	_ = wire.WriteLine(conn, guest.Answer{Failure: guest.NewFailure(fmt.Errorf("(its supervisor) %w", err))})
 	_ = conn.Close()

@@ -55,11 +55,11 @@ func (s *Server) call(ctx context.Context, o shim.Start, out *output) (pid int, 
 	}()
 	if out.console != nil {
 		if err := out.receive(ended); err != nil {
-			return 0, fmt.Errorf("%w%s", err, complaint(o.RuntimeLog))
+			return 0, fmt.Errorf("%w%s", err, runtimeError(o.RuntimeLog))
 		}
 	}
 	if code := out.result(ended); code != 0 {
-		return 0, fmt.Errorf("the runtime exited with %d%s", code, complaint(o.RuntimeLog))
+		return 0, fmt.Errorf("the runtime exited with %d%s", code, runtimeError(o.RuntimeLog))
 	}
 	data, err := os.ReadFile(o.PIDFile)
 	if err != nil {
@@ -83,14 +83,14 @@ func refusal(o shim.Start) string {
 	case strings.HasSuffix(why, syscall.ENOENT.Error()):
 		return why + " (the file exists, but its interpreter or dynamic loader does not)"
 	}
-	return excerpt.Prefix(why, maxComplaint)
+	return excerpt.Prefix(why, maxRuntimeError)
 }
 
-// maxComplaint limits the text from a runtime, in bytes.
-const maxComplaint = 2000
+// maxRuntimeError limits the text from a runtime, in bytes.
+const maxRuntimeError = 2000
 
-// complaint returns the error in the runtime's log, in the form ": reason".
-func complaint(path string) string {
+// runtimeError returns the error in the runtime's log, in the form ": reason".
+func runtimeError(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return ""
@@ -105,5 +105,5 @@ func complaint(path string) string {
 	if last == "" {
 		return ""
 	}
-	return ": " + excerpt.Prefix(last, maxComplaint)
+	return ": " + excerpt.Prefix(last, maxRuntimeError)
 }

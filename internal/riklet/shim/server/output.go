@@ -73,11 +73,11 @@ func (o *output) pipe(stream string) error {
 		return err
 	}
 	o.child = append(o.child, w)
-	o.pump(r, stream)
+	o.copyLines(r, stream)
 	return nil
 }
 
-func (o *output) pump(source *os.File, stream string) {
+func (o *output) copyLines(source *os.File, stream string) {
 	o.sources = append(o.sources, source)
 	o.pumps.Go(func() {
 		sink := o.log.Stream(stream)
@@ -135,7 +135,7 @@ func (o *output) receive(ended <-chan exit) error {
 	if r.err != nil {
 		return r.err
 	}
-	o.pump(r.file, logfile.Stdout)
+	o.copyLines(r.file, logfile.Stdout)
 	return nil
 }
 

@@ -23,8 +23,8 @@ type reaper struct {
 	waiting map[int]chan exit
 	// strays are exits without a waiter. A container may end before the start has read its PID.
 	// They are kept only while a start is in progress.
-	strays   map[int]exit
-	starting int
+	unclaimedExits map[int]exit
+	starting       int
 }
 
 // exit describes how a process ended.
@@ -36,7 +36,7 @@ type exit struct {
 }
 
 func newReaper() *reaper {
-	r := &reaper{sigs: make(chan os.Signal, 1), waiting: map[int]chan exit{}, strays: map[int]exit{}}
+	r := &reaper{sigs: make(chan os.Signal, 1), waiting: map[int]chan exit{}, unclaimedExits: map[int]exit{}}
 	signal.Notify(r.sigs, syscall.SIGCHLD)
 	return r
 }
@@ -101,7 +101,7 @@ func (r *reaper) endedLocked(pid int, e exit) {
 		return
 	}
 	if r.starting > 0 {
-		r.strays[pid] = e
+		r.unclaimedExits[pid] = e
 	}
 }
 
@@ -124,7 +124,7 @@ func (r *reaper) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.starting--; r.starting == 0 {
-		clear(r.strays)
+		clear(r.unclaimedExits)
 	}
 }
 
@@ -148,8 +148,8 @@ func (r *reaper) wait(pid int) <-chan exit {
 
 func (r *reaper) waitLocked(pid int) <-chan exit {
 	ended := make(chan exit, 1)
-	if e, ok := r.strays[pid]; ok {
-		delete(r.strays, pid)
+	if e, ok := r.unclaimedExits[pid]; ok {
+		delete(r.unclaimedExits, pid)
 		ended <- e
 		return ended
 	}

@@ -22,12 +22,12 @@ type run struct {
 	// change and may be read without the lock.
 	launched chan struct{}
 	failed   error
-	// callOff cancels its launch, if that is in progress.
-	callOff context.CancelCauseFunc
+	// cancelStart cancels its launch, if that is in progress.
+	cancelStart context.CancelCauseFunc
 }
 
-// errCalledOff is the error of a start whose container received SIGKILL before it ran.
-var errCalledOff = errors.New("the start was canceled: the container was killed before it ran")
+// errStartCanceled is the error of a start whose container received SIGKILL before it ran.
+var errStartCanceled = errors.New("the start was canceled: the container was killed before it ran")
 
 // live is a running process of any kind.
 type live struct {
@@ -76,10 +76,10 @@ func (s *Server) start(o shim.Start) (shim.Container, error) {
 		s.mu.Unlock()
 		return shim.Container{}, err
 	}
-	ctx, callOff := context.WithCancelCause(context.Background())
-	defer callOff(nil)
+	ctx, cancelStart := context.WithCancelCause(context.Background())
+	defer cancelStart(nil)
 	r := &run{
-		Container: shim.Container{Name: o.Container, Attempt: o.Attempt}, launched: make(chan struct{}), callOff: callOff,
+		Container: shim.Container{Name: o.Container, Attempt: o.Attempt}, launched: make(chan struct{}), cancelStart: cancelStart,
 	}
 	s.containers[o.Container] = r
 	s.mu.Unlock()

@@ -60,7 +60,7 @@ func Run(settings shim.Settings, listener *net.UnixListener) error {
 	<-s.end
 	cancel()
 	err := listener.Close()
-	s.hangUp()
+	s.disconnect()
 	s.group.Wait()
 	return err
 }
@@ -212,10 +212,10 @@ func (s *Server) serve(p *peer) {
 	if err != nil {
 		return
 	}
-	s.obey(p)
+	s.serveRequests(p)
 }
 
-func (s *Server) obey(p *peer) {
+func (s *Server) serveRequests(p *peer) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	dec := json.NewDecoder(p.conn)
@@ -300,7 +300,7 @@ func (s *Server) signal(name string, sig syscall.Signal) error {
 		return fmt.Errorf("no container %q", name)
 	}
 	if launching && sig == syscall.SIGKILL {
-		r.callOff(errCalledOff)
+		r.cancelStart(errStartCanceled)
 		return nil
 	}
 	if !running {
@@ -322,7 +322,7 @@ func (s *Server) send(c shim.Container) {
 	}
 }
 
-func (s *Server) hangUp() {
+func (s *Server) disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for p := range s.peers {

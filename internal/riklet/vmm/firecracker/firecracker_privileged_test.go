@@ -24,7 +24,7 @@ func TestPrivilegedFirecracker(t *testing.T) {
 	privileged.Require(t)
 	kernel, initramfs := files(t)
 	vmmtest.Run(t, vmmtest.Config{
-		Driver: standIn(t), Kernel: kernel, Initramfs: initramfs,
+		Driver: fakeDriver(t), Kernel: kernel, Initramfs: initramfs,
 		ControlSocket: func(m vmm.Machine) string { return filepath.Join(m.Dir, linkFile, apiSocket) },
 	})
 }
@@ -42,7 +42,7 @@ func files(t *testing.T) (kernel, initramfs string) {
 	return kernel, initramfs
 }
 
-func standIn(t *testing.T) *Driver {
+func fakeDriver(t *testing.T) *Driver {
 	t.Helper()
 	d, err := New(Config{Location: apitest.Programs(t), NoGuest: true, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
@@ -55,7 +55,7 @@ func standIn(t *testing.T) *Driver {
 // restores it with other TAPs. The suite's machines do not have these.
 func TestPrivilegedInterfaces(t *testing.T) {
 	privileged.Require(t)
-	d, m := standIn(t), machine(t)
+	d, m := fakeDriver(t), machine(t)
 	m.NICs = []vmm.NIC{{TAP: "tap0", MAC: "02:00:00:00:00:01", ReceiveBytesPerSecond: 1 << 20, TransmitBytesPerSecond: 1 << 19}}
 	m.Disks[0].BytesPerSecond = 1 << 20
 	v := vmmtest.Start(t, d, m)
@@ -94,7 +94,7 @@ func TestPrivilegedInterfaces(t *testing.T) {
 // start.
 func TestPrivilegedConfigureAgain(t *testing.T) {
 	privileged.Require(t)
-	d, m := standIn(t), machine(t)
+	d, m := fakeDriver(t), machine(t)
 	v := vmmtest.Start(t, d, m).(*VM)
 	if err := v.count(t.Context()); err != nil {
 		t.Fatal(err)
@@ -109,8 +109,8 @@ func TestPrivilegedConfigureAgain(t *testing.T) {
 	}
 }
 
-// standInOf returns a driver with the fake of another version and a new directory of jails.
-func standInOf(t *testing.T, version string) *Driver {
+// fakeDriverOf returns a driver with the fake of another version and a new directory of jails.
+func fakeDriverOf(t *testing.T, version string) *Driver {
 	t.Helper()
 	d, err := New(Config{Location: apitest.ProgramsOf(t, version), JailDir: t.TempDir(), NoGuest: true, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
@@ -122,7 +122,7 @@ func standInOf(t *testing.T, version string) *Driver {
 // Since 1.14 Firecracker refuses a metrics pipe without a reader.
 func TestPrivilegedMetricsNeedAReader(t *testing.T) {
 	privileged.Require(t)
-	v := vmmtest.Start(t, standInOf(t, "1.14.0"), machine(t))
+	v := vmmtest.Start(t, fakeDriverOf(t, "1.14.0"), machine(t))
 	if err := v.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func TestPrivilegedMetricsNeedAReader(t *testing.T) {
 // older version is not used at all.
 func TestPrivilegedOldVersions(t *testing.T) {
 	privileged.Require(t)
-	d := standInOf(t, "1.11.9")
+	d := fakeDriverOf(t, "1.11.9")
 	if c, err := d.Probe(t.Context()); err != nil || c.Snapshot {
 		t.Errorf("Probe() = %+v, %v, want no snapshots", c, err)
 	}
@@ -152,7 +152,7 @@ func TestPrivilegedOldVersions(t *testing.T) {
 	if entries, err := os.ReadDir(dir); len(entries) > 0 || err != nil {
 		t.Errorf("written: %v, %v", entries, err)
 	}
-	_, err := standInOf(t, "1.7.0").Probe(t.Context())
+	_, err := fakeDriverOf(t, "1.7.0").Probe(t.Context())
 	if !errors.Is(err, vmm.ErrUnavailable) || !strings.Contains(err.Error(), "1.8.0") {
 		t.Errorf("Probe() of an old version = %v, want that 1.8.0 is needed", err)
 	}
@@ -163,7 +163,7 @@ func TestPrivilegedOldVersions(t *testing.T) {
 func TestPrivilegedJailsNeedDevicesAndPrograms(t *testing.T) {
 	privileged.Require(t)
 	for _, option := range []uintptr{unix.MS_NODEV, unix.MS_NOEXEC} {
-		d := standInOf(t, apitest.Version)
+		d := fakeDriverOf(t, apitest.Version)
 		if err := unix.Mount("tmpfs", d.config.JailDir, "tmpfs", option, "size=1m"); err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestPrivilegedJailsNeedDevicesAndPrograms(t *testing.T) {
 // A machine whose jail is in an earlier directory of jails continues, and is removed at the end.
 func TestPrivilegedJailsOfBefore(t *testing.T) {
 	privileged.Require(t)
-	d, m := standInOf(t, apitest.Version), machine(t)
+	d, m := fakeDriverOf(t, apitest.Version), machine(t)
 	before := d.config.JailDir
 	t.Cleanup(func() { // runs after the cleanup of the machine
 		if entries, err := os.ReadDir(filepath.Join(before, execName)); len(entries) > 0 {
@@ -235,7 +235,7 @@ func TestTheJailerStaysInTheMachinesCgroup(t *testing.T) {
 // level would fill it.
 func TestPrivilegedTheConsoleIsTheGuests(t *testing.T) {
 	privileged.Require(t)
-	p, err := standIn(t).Prepare(t.Context(), machine(t))
+	p, err := fakeDriver(t).Prepare(t.Context(), machine(t))
 	if err != nil {
 		t.Fatal(err)
 	}

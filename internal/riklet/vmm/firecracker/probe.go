@@ -26,7 +26,7 @@ const (
 	timeout     = 15 * time.Second
 	refusal     = time.Minute
 	probeMemory = 192 << 20
-	nobody      = 65534
+	probeUID    = 65534
 	// probeDir is not a valid name of an instance.
 	probeDir = ".probe-"
 	// handshake limits the line that the vsock device answers.
@@ -156,7 +156,7 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 	defer func() { _ = os.RemoveAll(dir) }()
 	m := vmm.Machine{
 		ID: "probe-" + strconv.Itoa(os.Getpid()), Dir: dir, Kernel: d.config.Kernel, Initramfs: d.config.Initramfs,
-		VCPUs: 1, MemoryBytes: probeMemory, UID: nobody, GID: nobody,
+		VCPUs: 1, MemoryBytes: probeMemory, UID: probeUID, GID: probeUID,
 	}
 	if err := d.Validate(m); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (d *Driver) awaitInit(ctx context.Context, m vmm.Machine) error {
 		return err
 	}
 	for {
-		err := d.knock(ctx, m)
+		err := d.probeVsock(ctx, m)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -212,9 +212,9 @@ func (d *Driver) awaitInit(ctx context.Context, m vmm.Machine) error {
 	}
 }
 
-// knock requests a connection to the guest's port:
+// probeVsock requests a connection to the guest's port:
 // https://github.com/firecracker-microvm/firecracker/blob/main/docs/vsock.md
-func (d *Driver) knock(ctx context.Context, m vmm.Machine) error {
+func (d *Driver) probeVsock(ctx context.Context, m vmm.Machine) error {
 	c := d.Channel(m)
 	conn, err := socket.Connect(ctx, c.Socket, m.UID)
 	if err != nil {

@@ -40,8 +40,8 @@ const (
 	// machine the kernel may measure its timer wrongly, and the init then powers the guest off.
 	tcgTries  = 4
 	kvmDevice = "/dev/kvm"
-	// nobody is the user of a probe's QEMU if the agent is root.
-	nobody = 65534
+	// probeUID is the user of a probe's QEMU if the agent is root.
+	probeUID = 65534
 )
 
 // errEnded means that the guest ended before its init opened the channel.
@@ -81,7 +81,7 @@ func (d *Driver) probe(ctx context.Context) (*found, error) {
 	if d.refused != nil && time.Now().Before(d.refusedUntil) {
 		return nil, d.refused
 	}
-	if f := d.recall(key); f != nil {
+	if f := d.cachedProbe(key); f != nil {
 		d.found = f
 		return f, nil
 	}
@@ -94,7 +94,7 @@ func (d *Driver) probe(ctx context.Context) (*found, error) {
 	}
 	f.Key = key
 	d.found = f
-	d.remember(f)
+	d.cacheProbe(f)
 	d.config.Logger.Info("probed how this machine runs microVMs", "vmm", "qemu", "version", f.Capabilities.Version, "accelerator", f.Capabilities.Accelerator)
 	return f, nil
 }
@@ -128,7 +128,7 @@ func (d *Driver) key() (binary, key string, err error) {
 	return binary, strings.Join(parts, "|"), nil
 }
 
-func (d *Driver) recall(key string) *found {
+func (d *Driver) cachedProbe(key string) *found {
 	if d.config.StateDir == "" {
 		return nil
 	}
@@ -143,9 +143,9 @@ func (d *Driver) recall(key string) *found {
 	return &f
 }
 
-// remember saves the result, so that the next agent need not probe. An error only means another
+// cacheProbe saves the result, so that the next agent need not probe. An error only means another
 // probe.
-func (d *Driver) remember(f *found) {
+func (d *Driver) cacheProbe(f *found) {
 	if d.config.StateDir == "" {
 		return
 	}
@@ -263,7 +263,7 @@ func (d *Driver) probeMachine(dir string) vmm.Machine {
 		VCPUs: 1, MemoryBytes: probeMemory, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
 	}
 	if m.UID == 0 {
-		m.UID, m.GID = nobody, nobody
+		m.UID, m.GID = probeUID, probeUID
 	}
 	return m
 }

@@ -302,7 +302,7 @@ func (v *VM) restore(ctx context.Context) error {
 		if err := c.Execute(ctx, "migrate-incoming", map[string]any{"uri": "unix:" + inSocket}, nil); err != nil {
 			return err
 		}
-		if err := v.feed(ctx, f); err != nil {
+		if err := v.sendSnapshot(ctx, f); err != nil {
 			return err
 		}
 		return awaitMemory(ctx, c)
@@ -313,7 +313,7 @@ func (v *VM) restore(ctx context.Context) error {
 	return nil
 }
 
-func (v *VM) feed(ctx context.Context, f *os.File) error {
+func (v *VM) sendSnapshot(ctx context.Context, f *os.File) error {
 	conn, err := socket.Connect(ctx, filepath.Join(directory(v.m), inSocket), v.m.UID)
 	if err != nil {
 		return err

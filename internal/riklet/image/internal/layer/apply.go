@@ -92,14 +92,14 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 		return err
 	}
 	u.result.Entries++
-	verdict, err := u.validate.check(hdr)
+	action, err := u.validate.check(hdr)
 	if err != nil {
 		return err
 	}
-	if verdict == unpack && u.prepare != nil && u.prepare(hdr) {
-		verdict = skipDevice
+	if action == unpack && u.prepare != nil && u.prepare(hdr) {
+		action = skipDevice
 	}
-	switch verdict {
+	switch action {
 	case ignore:
 		return nil
 	case skipDevice:
@@ -115,9 +115,9 @@ func (u *unpacker) entry(hdr *tar.Header, content io.Reader) error {
 	}
 	u.result.Bytes += hdr.Size
 	if err := u.extractor.UnpackEntry(u.root, hdr, content); err != nil {
-		return u.blame(hdr, err)
+		return u.refusalOf(hdr, err)
 	}
-	if verdict == unpackOpaque {
+	if action == unpackOpaque {
 		// The extractor lets the directory replace the whiteout. Without the opaque mark the
 		// hidden files would reappear.
 		return u.extractor.UnpackEntry(u.root, &tar.Header{Name: path.Join(hdr.Name, whiteoutOpaque)}, nil) //nolint:gosec // the extractor confines the path
@@ -132,8 +132,8 @@ var entryErrors = []error{
 	syscall.ENOTDIR, syscall.EISDIR, syscall.EEXIST, syscall.ENOTEMPTY, syscall.ELOOP, syscall.EMLINK, syscall.EINVAL, syscall.ERANGE, syscall.E2BIG,
 }
 
-// blame converts the error to a refusal if the entry is the cause.
-func (u *unpacker) blame(hdr *tar.Header, err error) error {
+// refusalOf converts the error to a refusal if the entry is the cause.
+func (u *unpacker) refusalOf(hdr *tar.Header, err error) error {
 	if name := u.badAttribute(hdr, err); name != "" {
 		return refuse("the extended attribute %q cannot be set: %w", shorten(name), err)
 	}

@@ -135,24 +135,24 @@ func (b *Budget) Spool(n int64) error {
 // Reader returns a reader of r that fails when ctx ends, or when more was read than an image may
 // unpack to.
 func (b *Budget) Reader(ctx context.Context, r io.Reader) io.Reader {
-	return &meteredReader{ctx: ctx, r: r, book: b.takeStream}
+	return &meteredReader{ctx: ctx, r: r, account: b.takeStream}
 }
 
 // SpooledReader is like Reader, for data that is written unchanged: it charges with Spool.
 func (b *Budget) SpooledReader(ctx context.Context, r io.Reader) io.Reader {
-	return &meteredReader{ctx: ctx, r: r, book: func(n int) error { return b.Spool(int64(n)) }}
+	return &meteredReader{ctx: ctx, r: r, account: func(n int) error { return b.Spool(int64(n)) }}
 }
 
 // WithContext makes reads from r fail once ctx has ended.
 func WithContext(ctx context.Context, r io.Reader) io.Reader {
-	return &meteredReader{ctx: ctx, r: r, book: func(int) error { return nil }}
+	return &meteredReader{ctx: ctx, r: r, account: func(int) error { return nil }}
 }
 
 // meteredReader fails when the context ends or the budget is exceeded.
 type meteredReader struct {
-	ctx  context.Context
-	r    io.Reader
-	book func(n int) error
+	ctx     context.Context
+	r       io.Reader
+	account func(n int) error
 }
 
 func (m *meteredReader) Read(p []byte) (int, error) {
@@ -161,7 +161,7 @@ func (m *meteredReader) Read(p []byte) (int, error) {
 	}
 	n, err := m.r.Read(p)
 	if n > 0 {
-		if over := m.book(n); over != nil {
+		if over := m.account(n); over != nil {
 			return n, over
 		}
 	}

@@ -17,13 +17,13 @@ import (
 )
 
 // verdict says what to do with an accepted entry.
-type verdict int
+type action int
 
 const (
-	unpack       verdict = iota
-	unpackOpaque         // a directory in place of one that the layer hides
-	ignore               // archive metadata, not a file
-	skipDevice           // a device node: images contain them, containers get their own
+	unpack       action = iota
+	unpackOpaque        // a directory in place of one that the layer hides
+	ignore              // archive metadata, not a file
+	skipDevice          // a device node: images contain them, containers get their own
 )
 
 // Whiteouts of the OCI image specification: ".wh.name" hides name in the lower layers,
@@ -66,7 +66,7 @@ func refuse(format string, args ...any) error {
 }
 
 // check decides on one entry and stores it for later entries.
-func (v *validator) check(hdr *tar.Header) (verdict, error) {
+func (v *validator) check(hdr *tar.Header) (action, error) {
 	if hdr.Typeflag == tar.TypeXGlobalHeader { // "git archive" writes one
 		return ignore, nil
 	}
@@ -111,7 +111,7 @@ func (v *validator) path(name string) (string, error) {
 	return name, nil
 }
 
-func (v *validator) whiteout(name, base string) (verdict, error) {
+func (v *validator) whiteout(name, base string) (action, error) {
 	if strings.HasPrefix(base, whiteoutMeta) && base != whiteoutOpaque {
 		return ignore, nil
 	}
@@ -134,7 +134,7 @@ func (v *validator) whiteout(name, base string) (verdict, error) {
 	return unpack, nil
 }
 
-func (v *validator) file(hdr *tar.Header, name string) (verdict, error) {
+func (v *validator) file(hdr *tar.Header, name string) (action, error) {
 	switch hdr.Typeflag {
 	case tar.TypeReg, '\x00', tar.TypeDir, tar.TypeSymlink, tar.TypeFifo:
 	case tar.TypeLink:

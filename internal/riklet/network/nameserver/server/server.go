@@ -32,7 +32,7 @@ type server struct {
 	control *net.UnixListener
 	udp     *net.UDPConn
 	tcp     *net.TCPListener
-	table   *netmap.Table
+	table   *netmap.Store
 	end     context.CancelFunc
 	known   chan struct{} // closed when the first netmap has arrived
 
