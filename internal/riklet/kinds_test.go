@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestBusyMachineIsAskedAgain checks the retries on a machine on which guests boot too slowly at
+// TestProbeOfABusyMachineIsRetried checks the retries on a machine on which guests boot too slowly at
 // first.
-func TestBusyMachineIsAskedAgain(t *testing.T) {
+func TestProbeOfABusyMachineIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -250,9 +250,9 @@ func TestFault07InstancesSurviveTheRiklet(t *testing.T) {
 	})
 }
 
-// TestClusterSetUpAnew keeps the node's state and loses the cluster's. The first term of the new
+// TestRecreatedCluster keeps the node's state and loses the cluster's. The first term of the new
 // cluster is lower than the last term of the old one, and the node still obeys it.
-func TestClusterSetUpAnew(t *testing.T) {
+func TestRecreatedCluster(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
@@ -303,7 +303,7 @@ func TestStateIsPrivate(t *testing.T) {
 	}
 }
 
-func TestDriverThatCannotBeMade(t *testing.T) {
+func TestDriverCannotBeCreated(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	cfg := b.config()
@@ -358,7 +358,7 @@ func TestRequireRoot(t *testing.T) {
 	}
 }
 
-func TestOpenedAgainAfterClose(t *testing.T) {
+func TestReopenAfterClose(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for range 2 {

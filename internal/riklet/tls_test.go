@@ -191,7 +191,7 @@ func TestRunEndsWhenTheNodeMayNotJoin(t *testing.T) {
 }
 
 // A node whose certificate is no longer valid continues to look after its instances.
-func TestInstancesGoOnOutsideTheCluster(t *testing.T) {
+func TestInstancesContinueOutsideTheCluster(t *testing.T) {
 	t.Parallel()
 	b, cfg := overTLS(t)
 	_, _, stop := running(t, cfg)

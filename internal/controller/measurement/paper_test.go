@@ -39,7 +39,7 @@ func instance(name, workload, address string, restarts ...int32) *rikv1alpha1.In
 }
 
 // The numbers are those of the papers.
-func TestPapersShapes(t *testing.T) {
+func TestNodeResourcesShape(t *testing.T) {
 	t.Parallel()
 	node := Node("node-639d7", &nodev1.Usage{CpuMillis: 2400, MemoryBytes: 17179869184, Machine: &nodev1.MachineUsage{
 		MeasuredUnix: 123456789, Cpus: 12, CpuPercent: 20, MemoryTotalBytes: 34359738368, MemoryAvailableBytes: 17179869184,

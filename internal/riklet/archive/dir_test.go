@@ -277,9 +277,9 @@ func TestGetSharesAndFollows(t *testing.T) {
 	}
 }
 
-// TestGetKeepsWhatAUserHas: what crashes is begun again, also when the repository has
+// TestGetKeepsPinnedItems: what crashes is begun again, also when the repository has
 // another archive by now, or none.
-func TestGetKeepsWhatAUserHas(t *testing.T) {
+func TestGetKeepsPinnedItems(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string][]byte{"/a": gzipped(t, tarOf(t, program("one")))})
 	d := newDir(t, nil)
@@ -395,7 +395,7 @@ func TestGetLocal(t *testing.T) {
 	requireClean(t, d, 1)
 }
 
-func TestNewRemovesWhatACrashLeft(t *testing.T) {
+func TestNewRemovesIncompleteItems(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "apps")
 	if err := os.MkdirAll(filepath.Join(root, "tmp/new-1/item/files"), 0o755); err != nil {
@@ -407,9 +407,9 @@ func TestNewRemovesWhatACrashLeft(t *testing.T) {
 	}
 }
 
-// TestGetSaysHowFarItIs: the download, the copy and the unpacking tell their progress to all that
+// TestGetReportsProgress: the download, the copy and the unpacking tell their progress to all that
 // wait.
-func TestGetSaysHowFarItIs(t *testing.T) {
+func TestGetReportsProgress(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 1<<20)
 	_, _ = rand.Read(random)

@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestLeftIsWhatMustBeLeft(t *testing.T) {
+func TestRemaining(t *testing.T) {
 	t.Parallel()
 	hybrid := Layout{V1: map[string]string{
 		"pids": "/c/pids", "memory": "/c/memory", "cpu": "/c/cpu", "cpuacct": "/c/cpu", "name=systemd": "/c/systemd",

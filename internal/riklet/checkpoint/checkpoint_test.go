@@ -44,7 +44,7 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 
 // A cluster that was set up again starts with its first term. Nodes that kept their state obey
 // it, and no longer the old cluster.
-func TestTermsAreOfOneCluster(t *testing.T) {
+func TestTermsBelongToOneCluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)
@@ -130,7 +130,7 @@ func TestSequenceReservesOneBlockAtATime(t *testing.T) {
 	}
 }
 
-func TestFenceAndTimeoutOutliveARestart(t *testing.T) {
+func TestFenceAndTimeoutSurviveARestart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
 	l := open(t, path)
@@ -149,7 +149,7 @@ func TestFenceAndTimeoutOutliveARestart(t *testing.T) {
 }
 
 // A full disk must not stop a node from obeying orders.
-func TestUnwritableLedgerStillCounts(t *testing.T) {
+func TestUnwritableCheckpointStillCounts(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "missing")
 	path := filepath.Join(dir, "ledger.json")

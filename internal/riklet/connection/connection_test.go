@@ -226,7 +226,7 @@ func TestNothingIsReportedBeforeAdmission(t *testing.T) {
 	})
 }
 
-func TestUnansweredRegistrationIsGivenUp(t *testing.T) {
+func TestUnansweredRegistrationTimesOut(t *testing.T) {
 	withScheduler(t, func(r *rig, stream schedulerv1.Worker_ConnectServer) error { return r.listen(stream) }, func(t *testing.T, r *rig) {
 		r.want(t, "register n1")
 		time.Sleep(admission + time.Second)
@@ -236,7 +236,7 @@ func TestUnansweredRegistrationIsGivenUp(t *testing.T) {
 
 // After a reconnect, the node sends everything again, including what the former connection
 // acknowledged. It sends nothing twice on one connection.
-func TestReconnectTellsEverythingAgain(t *testing.T) {
+func TestReconnectSendsEverythingAgain(t *testing.T) {
 	withScheduler(t, admitAndListen, func(t *testing.T, r *rig) {
 		r.node.Outbox.Put(see("a", 1))
 		r.want(t, "register n1", "heartbeat images=true", "a#1")
@@ -248,7 +248,7 @@ func TestReconnectTellsEverythingAgain(t *testing.T) {
 		r.node.Outbox.Put(see("b", 2))
 		r.node.Outbox.Put(see("b", 3))
 		r.up()
-		time.Sleep(pauseMost)
+		time.Sleep(maxPause)
 		got := r.take()
 		seen := map[string]int{}
 		for _, g := range got {
@@ -270,13 +270,13 @@ func TestANodeCanRegisterAgain(t *testing.T) {
 		r.want(t, "register n1", "heartbeat images=true")
 		r.node.Reconnect()
 		r.node.Reconnect()
-		time.Sleep(pauseFirst)
+		time.Sleep(firstPause)
 		r.want(t, "register n1", "heartbeat images=true")
 	})
 }
 
 // A rejected node retries with growing pauses.
-func TestRefusalIsTriedAgain(t *testing.T) {
+func TestRefusedRegistrationIsRetried(t *testing.T) {
 	refuse := func(r *rig, stream schedulerv1.Worker_ConnectServer) error {
 		m, err := stream.Recv()
 		if err != nil {
@@ -288,7 +288,7 @@ func TestRefusalIsTriedAgain(t *testing.T) {
 	withScheduler(t, refuse, func(t *testing.T, r *rig) {
 		time.Sleep(10 * time.Minute)
 		if got := len(r.take()); got < 30 || got > 100 {
-			t.Errorf("tried %d times in ten minutes, want about one in %s", got, pauseMost)
+			t.Errorf("tried %d times in ten minutes, want about one in %s", got, maxPause)
 		}
 	})
 }

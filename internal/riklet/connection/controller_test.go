@@ -151,7 +151,7 @@ func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServ
 	})
 }
 
-func TestObjectsAreAskedForAndAskedAgain(t *testing.T) {
+func TestObjectsAreRequestedAndRequestedAgain(t *testing.T) {
 	withController(t, func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, _ *[]*notedSessions) {
 		if e, err := store.Secret(t.Context(), "shop", "password"); err != nil || string(e.Data["k"]) != "v" {
 			t.Fatalf("Secret() = %+v, %v", e, err)
@@ -165,7 +165,7 @@ func TestObjectsAreAskedForAndAskedAgain(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		p.up()
-		time.Sleep(pauseMost)
+		time.Sleep(maxPause)
 		if diff := gocmp.Diff([]string{"KIND_REVISION shop/web-1", "KIND_SECRET shop/password", "hello n1"}, sorted(server.take())); diff != "" {
 			t.Errorf("asked after the reconnect (-want +got):\n%s", diff)
 		}
@@ -210,7 +210,7 @@ func TestMeasurementsAreSentToEachController(t *testing.T) {
 		time.Sleep(time.Minute)
 		server.take()
 		p.up()
-		time.Sleep(pauseMost)
+		time.Sleep(maxPause)
 		got := slices.Compact(server.take()[1:])
 		if diff := gocmp.Diff([]string{`1000 usages from "0"`, `1 usages from "1000"`}, got[:2]); diff != "" {
 			t.Errorf("received after the reconnect (-want +got):\n%s", diff)
@@ -241,7 +241,7 @@ func TestSessionsBelongToTheirConnection(t *testing.T) {
 			t.Errorf("opened %v, closed %t, want one session that ended with its connection", first.opened, first.closed)
 		}
 		p.up()
-		time.Sleep(pauseMost)
+		time.Sleep(maxPause)
 		synctest.Wait()
 		if len(*made) != 2 || (*made)[1].closed {
 			t.Errorf("%d connections had sessions, want a second that is open", len(*made))
@@ -279,7 +279,7 @@ func TestAControllerOfAnotherVersionIsRefused(t *testing.T) {
 	})
 }
 
-func TestNewsOfTheNetworkAreHandedOn(t *testing.T) {
+func TestNetworkChangesAreForwarded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &nodeServer{}

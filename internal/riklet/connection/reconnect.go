@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// pauseFirst and pauseMost bound the pause before the next attempt to connect.
-	pauseFirst = 250 * time.Millisecond
-	pauseMost  = 15 * time.Second
+	// firstPause and maxPause bound the pause before the next attempt to connect.
+	firstPause = 250 * time.Millisecond
+	maxPause   = 15 * time.Second
 )
 
 // DialFunc creates a connection, which the caller closes. The connection need not be established
@@ -71,5 +71,5 @@ func unlessEnded(err error) error {
 // backoff returns the delays between attempts, which double. Half of each delay is random. That
 // spreads the attempts of a cluster's nodes, which all lose the same server at the same time.
 func backoff() wait.Backoff {
-	return wait.Backoff{Duration: pauseFirst / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt, Cap: pauseMost / 2}
+	return wait.Backoff{Duration: firstPause / 2, Factor: 2, Jitter: 1, Steps: math.MaxInt, Cap: maxPause / 2}
 }

@@ -118,7 +118,7 @@ func TestBadNames(t *testing.T) {
 
 // A caller that gives up does not affect the others. When the last one gives up, the work is
 // canceled.
-func TestCallersComeAndGo(t *testing.T) {
+func TestConcurrentCallers(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "s"))
 	var runs atomic.Int32
@@ -204,7 +204,7 @@ func TestOpenAfterACrash(t *testing.T) {
 }
 
 // With any order of takes, releases and collections, no user loses a pinned item.
-func TestNobodyLosesWhatHeHas(t *testing.T) {
+func TestPinnedItemsStay(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "s"))
 	stop := make(chan struct{})
@@ -276,7 +276,7 @@ func TestNotes(t *testing.T) {
 
 // The age of an item or note whose last use is in the future, because of a clock that was ahead,
 // starts now.
-func TestThingsOfAClockThatWasAhead(t *testing.T) {
+func TestItemsDatedInTheFuture(t *testing.T) {
 	t.Parallel()
 	s := open(t, filepath.Join(t.TempDir(), "s"))
 	if _, err := s.Take(t.Context(), "a", "k", filled); err != nil {

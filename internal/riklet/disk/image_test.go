@@ -17,7 +17,7 @@ import (
 	"rik.dev/rik/internal/testkit/output"
 )
 
-func TestFromImageKeepsWhatATreeHas(t *testing.T) {
+func TestFromImageKeepsTheTree(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)
 	write(t, filepath.Join(images.dir, "bin/app"), "#!/bin/true\n")
@@ -108,7 +108,7 @@ func TestFromImageOfManyFiles(t *testing.T) {
 	requireSound(t, got.Path)
 }
 
-func TestFromImageMakesOneForAll(t *testing.T) {
+func TestFromImageBuildsOnce(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)
 	write(t, filepath.Join(images.dir, "f"), "x")
@@ -176,7 +176,7 @@ func TestFromImageFailsClean(t *testing.T) {
 }
 
 // A canceled call kills the program that it runs, and leaves no files.
-func TestFromImageIsCancelled(t *testing.T) {
+func TestFromImageIsCanceled(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)
 	slow := filepath.Join(t.TempDir(), "mke2fs")
@@ -210,7 +210,7 @@ func TestFromImageIsCancelled(t *testing.T) {
 	}
 }
 
-func TestNewTakesAwayWhatACrashLeft(t *testing.T) {
+func TestNewRemovesIncompleteImages(t *testing.T) {
 	t.Parallel()
 	images := newTrees(t)
 	write(t, filepath.Join(images.dir, "f"), "x")

@@ -10,9 +10,9 @@ import (
 // more bits of the seconds, in a separate field (Documentation/filesystems/ext4/inodes.rst).
 // debugfs writes that field.
 
-// timesMost is the maximum number of files that get their exact time, because debugfs looks up
+// maxTimes is the maximum number of files that get their exact time, because debugfs looks up
 // each of them by its path. The files of most images have whole seconds.
-const timesMost = 50_000
+const maxTimes = 50_000
 
 // fileTime is the modification time of a file of a tree.
 type fileTime struct {
@@ -32,7 +32,7 @@ func (t *times) note(path string, at syscall.Timespec) {
 	if path == "" || extra(at) == 0 {
 		return
 	}
-	if !quotable(path) || len(t.files) == timesMost {
+	if !quotable(path) || len(t.files) == maxTimes {
 		t.lost++
 		return
 	}
@@ -45,13 +45,13 @@ func extra(at syscall.Timespec) uint32 {
 	return uint32(at.Nsec)<<2 | uint32((at.Sec-low)>>32)&0b0011 //nolint:gosec // below 10^9, two bits
 }
 
-// lineMost is the length of a line that debugfs reads (BUFSIZ), with room for the command.
-const lineMost = 8000
+// maxLine is the length of a line that debugfs reads (BUFSIZ), with room for the command.
+const maxLine = 8000
 
 // quotable reports whether a path can be an argument of debugfs. Each line of its input is a
 // command.
 func quotable(path string) bool {
-	return !strings.ContainsAny(path, "\n\r\x00") && len(quote(path)) < lineMost
+	return !strings.ContainsAny(path, "\n\r\x00") && len(quote(path)) < maxLine
 }
 
 // quote quotes a path for debugfs.

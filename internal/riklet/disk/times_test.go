@@ -7,11 +7,11 @@ import (
 )
 
 // A file name in a hostile image must never become a command of debugfs.
-func TestNamesAreNoCommands(t *testing.T) {
+func TestNamesAreNotCommands(t *testing.T) {
 	t.Parallel()
 	var m times
 	at := syscall.Timespec{Sec: 1, Nsec: 2}
-	for _, path := range []string{"/a\nrm /b", "/a\rrm /b", "/" + strings.Repeat(`"`, lineMost)} {
+	for _, path := range []string{"/a\nrm /b", "/a\rrm /b", "/" + strings.Repeat(`"`, maxLine)} {
 		m.note(path, at)
 	}
 	m.note(`/a" b`, at)
@@ -20,10 +20,10 @@ func TestNamesAreNoCommands(t *testing.T) {
 	if got := m.script(); got != want || m.lost != 3 {
 		t.Errorf("%d are lost, the script is %q, want 3 and %q", m.lost, got, want)
 	}
-	for range timesMost + 5 {
+	for range maxTimes + 5 {
 		m.note("/many", at)
 	}
-	if len(m.files) != timesMost || m.lost != 3+6 {
+	if len(m.files) != maxTimes || m.lost != 3+6 {
 		t.Errorf("%d files have their times, %d are lost", len(m.files), m.lost)
 	}
 }

@@ -134,7 +134,7 @@ func local(c *Config) {
 	c.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 }
 
-func TestFromURLTellsFormatsApart(t *testing.T) {
+func TestFromURLDetectsFormats(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"etc/motd": "hello\n"}
 	plain, disk := tarOf(t, files), ext4Of(t, files)
@@ -277,9 +277,9 @@ func TestFromURLWithoutTags(t *testing.T) {
 	requireClean(t, d, 2)
 }
 
-// TestFromURLKeepsWhatAUserHas checks that a machine is created again from the same image, even
+// TestFromURLKeepsPinnedImages checks that a machine is created again from the same image, even
 // if the server has another file now, or none.
-func TestFromURLKeepsWhatAUserHas(t *testing.T) {
+func TestFromURLKeepsPinnedImages(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, gzipped(t, tarOf(t, map[string]string{"v": "1"})))
 	d := newDir(t, local)
@@ -445,9 +445,9 @@ func TestFromURLOfAPath(t *testing.T) {
 	}
 }
 
-// TestMakingIsSaid checks the progress of a download, of its unpacking and of creating a disk
+// TestBuildReportsProgress checks the progress of a download, of its unpacking and of creating a disk
 // image.
-func TestMakingIsSaid(t *testing.T) {
+func TestBuildReportsProgress(t *testing.T) {
 	t.Parallel()
 	data := gzipped(t, tarOf(t, map[string]string{"f": strings.Repeat("rik", 1<<20)}))
 	s := newSite(t, data)

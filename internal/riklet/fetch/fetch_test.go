@@ -192,7 +192,7 @@ func (p *publicServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-func TestURLsThatAreRefused(t *testing.T) {
+func TestRefusedURLs(t *testing.T) {
 	t.Parallel()
 	f := New(Config{Bytes: 1, Time: time.Second, Stall: time.Second})
 	for _, bad := range []string{

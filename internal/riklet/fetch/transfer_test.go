@@ -63,9 +63,9 @@ func (s *short) Write(p []byte) (int, error) {
 	panic(http.ErrAbortHandler)
 }
 
-// TestConnectionsThatBreakOff checks that a download continues where its connection ended, if
+// TestBrokenConnections checks that a download continues where its connection ended, if
 // the server still has the same file. Otherwise it fails with the last error.
-func TestConnectionsThatBreakOff(t *testing.T) {
+func TestBrokenConnections(t *testing.T) {
 	t.Parallel()
 	data := noise(900 << 10)
 	status := func(code int) http.HandlerFunc {
@@ -126,9 +126,9 @@ func TestConnectionsThatBreakOff(t *testing.T) {
 	}
 }
 
-// TestADownloadThatStandsStill checks that a stalled download fails at any point, and that its
+// TestStalledDownload checks that a stalled download fails at any point, and that its
 // progress shows the wait before.
-func TestADownloadThatStandsStill(t *testing.T) {
+func TestStalledDownload(t *testing.T) {
 	t.Parallel()
 	stops := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 	for name, tc := range map[string]struct {
@@ -162,8 +162,8 @@ func TestADownloadThatStandsStill(t *testing.T) {
 	}
 }
 
-// TestCopiesAreSaid checks that a copy of a file of the node also reports progress.
-func TestCopiesAreSaid(t *testing.T) {
+// TestCopyReportsProgress checks that a copy of a file of the node also reports progress.
+func TestCopyReportsProgress(t *testing.T) {
 	t.Parallel()
 	from := filepath.Join(t.TempDir(), "from")
 	if err := os.WriteFile(from, noise(1<<20), 0o600); err != nil {

@@ -59,7 +59,7 @@ func boot(t *testing.T, extra ...string) *vm {
 	}
 	args = append(args, extra...)
 	m, err := begin(t, socket, args)
-	for tries := 1; err != nil && tries < 5 && strings.Contains(m.console.String(), guest.HeldUp); tries++ {
+	for tries := 1; err != nil && tries < 5 && strings.Contains(m.console.String(), guest.PausedMessage); tries++ {
 		m, err = begin(t, socket, args) // as the node does
 	}
 	if err != nil {

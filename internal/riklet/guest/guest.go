@@ -40,9 +40,9 @@ const (
 	// the machine's processors. If the kernel has measured a different frequency, the init
 	// powers the machine off.
 	TimerParameter = "rik.timer_hz"
-	// HeldUp is part of the init's console message in that case. Another boot is likely to
+	// PausedMessage is part of the init's console message in that case. Another boot is likely to
 	// succeed.
-	HeldUp = "while this machine was paused"
+	PausedMessage = "while this machine was paused"
 )
 
 var (

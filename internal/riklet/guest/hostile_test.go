@@ -183,7 +183,7 @@ func TestFailuresArePrintable(t *testing.T) {
 	}
 }
 
-func TestFailuresSayOnceWhatTheyAre(t *testing.T) {
+func TestFailuresNameTheirKindOnce(t *testing.T) {
 	t.Parallel()
 	inside := fmt.Errorf("%w: %w: \"x\" is not on the PATH", guest.ErrNoProgram, guest.ErrNoProgram)
 	err := guest.NewFailure(inside).Err()

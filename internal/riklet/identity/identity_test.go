@@ -8,7 +8,7 @@ import (
 
 const known = "0123456789abcdef0123456789abcdef"
 
-func TestInstallationKeyIsMadeOnce(t *testing.T) {
+func TestInstallationKeyIsCreatedOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	first, err := InstallationKey(dir)

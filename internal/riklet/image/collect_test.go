@@ -81,7 +81,7 @@ func TestDecide(t *testing.T) {
 
 // Invariants for any content of the store: nothing that is used is removed, no remaining image
 // loses a layer, and nothing is removed twice.
-func TestDecideKeepsWhatIsNeeded(t *testing.T) {
+func TestDecideKeepsNeededLayers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.Custom(func(t *rapid.T) digest.Digest {
@@ -126,7 +126,7 @@ func TestDecideKeepsWhatIsNeeded(t *testing.T) {
 	})
 }
 
-func TestCollectRemovesWhatNobodyUses(t *testing.T) {
+func TestCollectRemovesUnusedImages(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil)
 	_, ref, _ := layout(t, small())
@@ -162,7 +162,7 @@ func TestCollectRemovesWhatNobodyUses(t *testing.T) {
 	}
 }
 
-func TestCollectSaysWhatItFreed(t *testing.T) {
+func TestCollectReportsFreedBytes(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil)
 	_, ref, _ := layout(t, ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: make([]byte, 12345)}}})
@@ -185,7 +185,7 @@ func chainOf(tb testing.TB, s *Store, img *Image) []digest.Digest {
 
 // The age of an image whose last use is in the future, because of a clock that was ahead, starts
 // now.
-func TestImagesOfAClockThatWasAhead(t *testing.T) {
+func TestImagesDatedInTheFuture(t *testing.T) {
 	t.Parallel()
 	s := open(t, nil)
 	_, ref, _ := layout(t, small())

@@ -44,7 +44,7 @@ func named(tb testing.TB, hosts ...string) string {
 // A registry redirects pulls to a token server and to blob stores of its choice. It must not
 // make the node send requests to the node's own services, and must not receive their answers.
 // Package fetch tests other addresses; here a failing check would send requests to them.
-func TestPullIsNotSentInside(t *testing.T) {
+func TestPullIsNotRedirectedToPrivateAddresses(t *testing.T) {
 	t.Parallel()
 	dir, _, _ := layout(t, small())
 	good := &ociimage.Registry{Dir: dir}
@@ -97,7 +97,7 @@ func TestPullIsNotSentInside(t *testing.T) {
 }
 
 // The host in the image's reference must not lead to the node's own services either.
-func TestPullFromLoopbackNeedsLeave(t *testing.T) {
+func TestPullFromLoopbackNeedsPermission(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())
 	reg := &ociimage.Registry{Dir: dir}
@@ -171,7 +171,7 @@ func TestPullByTheProxyOfTheNode(t *testing.T) {
 
 // A token server next to the registry and a separate store for blobs work if the administrator
 // has named them.
-func TestPullFollowsARegistryWhereItMay(t *testing.T) {
+func TestPullFollowsAllowedRedirects(t *testing.T) {
 	t.Parallel()
 	dir, _, digest := layout(t, small())
 	good := &ociimage.Registry{Dir: dir}
@@ -196,7 +196,7 @@ func TestPullFollowsARegistryWhereItMay(t *testing.T) {
 }
 
 // The error of a connection is the same as without a tunnel.
-func TestPullSaysWhyThereIsNoConnection(t *testing.T) {
+func TestPullExplainsFailedConnections(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())
 	host := strings.TrimPrefix(s.URL, "http://")

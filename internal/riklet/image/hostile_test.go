@@ -118,7 +118,7 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 
 // If the path of an entry leads through a link of a lower layer, a directory replaces the link
 // in the new layer, like in umoci. A whiteout in it then hides nothing.
-func TestPullPutsDirectoriesInThePlaceOfLinks(t *testing.T) {
+func TestPullReplacesLinksWithDirectories(t *testing.T) {
 	t.Parallel()
 	for name, headers := range map[string][]tar.Header{
 		"implied": {{Name: "esc/file", Typeflag: tar.TypeReg}},
@@ -143,7 +143,7 @@ func TestPullPutsDirectoriesInThePlaceOfLinks(t *testing.T) {
 	}
 }
 
-func TestPullSkipsDevicesAndSaysSo(t *testing.T) {
+func TestPullReportsSkippedDevices(t *testing.T) {
 	t.Parallel()
 	spec := small()
 	spec.Layers = append(spec.Layers, ociimage.Layer{Tar: rawTar(t, tar.Header{Name: "dev/sda", Typeflag: tar.TypeBlock, Devmajor: 8})})
@@ -197,7 +197,7 @@ func TestPullKeepsTheLimits(t *testing.T) {
 
 // Layers that are in the store already count toward the limit, so that an image cannot exceed it
 // in steps.
-func TestPullCountsLayersThatAreHere(t *testing.T) {
+func TestPullCountsPresentLayers(t *testing.T) {
 	t.Parallel()
 	base := ociimage.Layer{Files: map[string]ociimage.File{"a": {Content: make([]byte, 700<<10)}}}
 	top := ociimage.Layer{Files: map[string]ociimage.File{"b": {Content: make([]byte, 700<<10)}}}
@@ -275,7 +275,7 @@ func TestPullRefusesDamagedContent(t *testing.T) {
 	}
 }
 
-func TestPullRefusesWhatIsNoImage(t *testing.T) {
+func TestPullRefusesOtherFormats(t *testing.T) {
 	t.Parallel()
 	for name, manifest := range map[string]string{
 		"artifact":           `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","config":{"mediaType":"application/vnd.cncf.helm.config.v1+json","digest":"` + someDigest + `","size":0},"layers":[]}`,

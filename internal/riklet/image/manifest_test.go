@@ -228,7 +228,7 @@ func TestPullLimitsManifests(t *testing.T) {
 }
 
 // Without the check, a FIFO without a writer would block until the time limit.
-func TestPullRefusesWhatIsNoFile(t *testing.T) {
+func TestPullRefusesSpecialFiles(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
 	instead := func(path string, put func(string) error) {
@@ -278,7 +278,7 @@ func TestPullRefusesWhatIsNoFile(t *testing.T) {
 	}
 }
 
-func TestPullSaysWhatALayoutLacks(t *testing.T) {
+func TestPullNamesMissingPartsOfALayout(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
 	dir, _, _ := layout(t, small())

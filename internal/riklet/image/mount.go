@@ -42,7 +42,7 @@ var mountID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 // writable directory, the written files are there again. Written files over another image are
 // deleted.
 func (s *Store) Mount(ctx context.Context, id string, img *Image) (string, error) {
-	release, err := s.occupy(ctx, id)
+	release, err := s.lockMount(ctx, id)
 	if err != nil {
 		return "", err
 	}
@@ -125,16 +125,16 @@ func (s *Store) CanMount() (err error) {
 			return err
 		}
 		if err := unix.FsconfigSetString(fd, option, path); err != nil {
-			return unfit(dir, err)
+			return unsuitable(dir, err)
 		}
 	}
 	if err := unix.FsconfigCreate(fd); err != nil {
-		return unfit(dir, err)
+		return unsuitable(dir, err)
 	}
 	return nil
 }
 
-func unfit(dir string, cause error) error {
+func unsuitable(dir string, cause error) error {
 	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = resolved
 	}
@@ -171,7 +171,7 @@ func (s *Store) mountOverlay(id string, rec mountRecord, layers []string) error 
 		}
 	}
 	// The root of an overlay has the owner and mode of its upper directory.
-	if err := likeRoot(filepath.Join(dir, upperDir), layers[len(layers)-1]); err != nil {
+	if err := copyRootAttributes(filepath.Join(dir, upperDir), layers[len(layers)-1]); err != nil {
 		return err
 	}
 	// A power failure also ends the mount, so the record need not be synced.
@@ -226,7 +226,7 @@ func descriptors(dirs []string) (names []string, closeAll func(), err error) {
 	return names, closeAll, nil
 }
 
-func likeRoot(upper, layer string) error {
+func copyRootAttributes(upper, layer string) error {
 	fi, err := os.Stat(layer)
 	if err != nil {
 		return err
@@ -242,7 +242,7 @@ func likeRoot(upper, layer string) error {
 // Unmount removes the mount. Unless keepWritable is set, it also deletes all files written in
 // it. If there is no such mount, it does nothing.
 func (s *Store) Unmount(ctx context.Context, id string, keepWritable bool) error {
-	release, err := s.occupy(ctx, id)
+	release, err := s.lockMount(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -311,8 +311,8 @@ func (s *Store) loadMounts() error {
 	return nil
 }
 
-// occupy makes calls for the same id run one after the other.
-func (s *Store) occupy(ctx context.Context, id string) (release func(), err error) {
+// lockMount makes calls for the same id run one after the other.
+func (s *Store) lockMount(ctx context.Context, id string) (release func(), err error) {
 	if !mountID.MatchString(id) {
 		return nil, fmt.Errorf("%w: %q", ErrInvalidID, id)
 	}

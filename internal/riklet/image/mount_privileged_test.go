@@ -123,7 +123,7 @@ func names(t *testing.T, dir string) []string {
 }
 
 // Image builders do write whiteouts for files that no lower layer has.
-func TestPrivilegedWhiteoutsOfNothingLeaveNoGhosts(t *testing.T) {
+func TestPrivilegedWhiteoutsOfMissingFilesLeaveNothing(t *testing.T) {
 	privileged.Require(t)
 	entries := func(names ...string) ociimage.Layer {
 		var headers []tar.Header
@@ -161,7 +161,7 @@ func TestPrivilegedWhiteoutsOfNothingLeaveNoGhosts(t *testing.T) {
 }
 
 // overlayfs itself ignores the opaque mark of a root.
-func TestPrivilegedRootThatHidesAllBelow(t *testing.T) {
+func TestPrivilegedOpaqueRoot(t *testing.T) {
 	privileged.Require(t)
 	s := mountStore(t)
 	file := func(names ...string) ociimage.Layer {

@@ -26,7 +26,7 @@ import (
 
 // A tag in a directory of the node that was rebuilt is read again, unless the policy forbids
 // reading.
-func TestPullReadsARebuiltImageAgain(t *testing.T) {
+func TestPullDetectsARebuiltImage(t *testing.T) {
 	t.Parallel()
 	tmp := t.TempDir()
 	s := open(t, nil)
@@ -73,7 +73,7 @@ func TestPullReadsARebuiltImageAgain(t *testing.T) {
 	}
 }
 
-func TestPullTakesImagesOf386(t *testing.T) {
+func TestPullAcceptsImagesFor386(t *testing.T) {
 	t.Parallel()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the processor is no amd64")
@@ -486,7 +486,7 @@ func TestPullHasATimeLimit(t *testing.T) {
 
 // A registry that stops sending at any point does not delay a pull for long. Meanwhile the
 // progress is reported.
-func TestAPullThatStandsStillIsGivenUp(t *testing.T) {
+func TestStalledPullFails(t *testing.T) {
 	t.Parallel()
 	dir, _, _ := layout(t, ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: randomBytes(1 << 20)}}})
 	serve := &ociimage.Registry{Dir: dir}
@@ -551,9 +551,9 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// TestPullsOfThisMachineAreSaid checks that pulls of files of this machine report progress and
+// TestLocalPullsReportProgress checks that pulls of files of this machine report progress and
 // have no stall timeout.
-func TestPullsOfThisMachineAreSaid(t *testing.T) {
+func TestLocalPullsReportProgress(t *testing.T) {
 	t.Parallel()
 	spec := ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: randomBytes(1 << 20)}}}
 	_, ref, _ := layout(t, spec)
@@ -573,7 +573,7 @@ func TestPullsOfThisMachineAreSaid(t *testing.T) {
 	}
 }
 
-func TestPullReportsAnUnpackerThatDies(t *testing.T) {
+func TestPullReportsAKilledUnpacker(t *testing.T) {
 	t.Parallel()
 	_, ref, _ := layout(t, small())
 	for name, argv := range map[string][]string{

@@ -42,15 +42,15 @@ const File = "identity.pem"
 const (
 	// callTimeout bounds one Join or Renew.
 	callTimeout = 30 * time.Second
-	// retryFirst and retryMost bound the pause between two tries to join.
-	retryFirst = time.Second
-	retryMost  = 30 * time.Second
+	// firstRetry and maxRetry bound the pause between two tries to join.
+	firstRetry = time.Second
+	maxRetry   = 30 * time.Second
 	// retryRenewal is the pause after a renewal that went wrong: a third of the
 	// certificate's life is left for many tries.
 	retryRenewal = time.Minute
-	// longestNap makes the renewal notice a wall clock that was set forward or a
+	// maxSleep makes the renewal notice a wall clock that was set forward or a
 	// machine that slept: timers count neither.
-	longestNap = time.Hour
+	maxSleep = time.Hour
 )
 
 // Errors of joining that do not pass by waiting.
@@ -142,7 +142,7 @@ func Open(cfg Config) (*Identity, error) {
 	if kept == nil {
 		return i, nil
 	}
-	if reason := i.unfit(kept); reason != "" {
+	if reason := i.unusableReason(kept); reason != "" {
 		cfg.Logger.Warn("the saved node certificate is not used", "file", i.path(), "reason", reason)
 		return i, nil
 	}
@@ -152,8 +152,8 @@ func Open(cfg Config) (*Identity, error) {
 
 func (i *Identity) path() string { return filepath.Join(i.cfg.Dir, File) }
 
-// unfit says why a kept identity is of no use; empty if it is.
-func (i *Identity) unfit(m *material) string {
+// unusableReason says why a kept identity is of no use; empty if it is.
+func (i *Identity) unusableReason(m *material) string {
 	if want := rikv1alpha1.NodeUserPrefix + i.cfg.NodeName; m.leaf().Subject.CommonName != want {
 		return fmt.Sprintf("it belongs to %q and the node is %q", m.leaf().Subject.CommonName, want)
 	}
@@ -209,13 +209,13 @@ func (i *Identity) Ensure(ctx context.Context) error {
 	if i.cfg.Token == (jointoken.Token{}) {
 		return fmt.Errorf("%w, or its certificate has expired: start it with a join token", ErrNoToken)
 	}
-	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		err := i.join(ctx)
 		if err == nil || final(err) {
 			return err
 		}
 		i.cfg.Logger.Warn("joining the cluster failed; trying again", "server", i.cfg.Server, "retryIn", pause, "err", err)
-		if !nap(ctx, pause) {
+		if !sleep(ctx, pause) {
 			return fmt.Errorf("joining %s: %w", i.cfg.Server, context.Cause(ctx))
 		}
 	}
@@ -332,7 +332,7 @@ func (i *Identity) Run(ctx context.Context) error {
 			return ErrNoToken
 		}
 		if wait := time.Until(m.renewal()); wait > 0 && !m.isAhead() {
-			if !nap(ctx, min(wait, longestNap)) {
+			if !sleep(ctx, min(wait, maxSleep)) {
 				return nil
 			}
 			continue
@@ -345,7 +345,7 @@ func (i *Identity) Run(ctx context.Context) error {
 		}
 		// The pause also follows a success: a server that gives certificates
 		// which are due at once must not be asked in a loop.
-		if !nap(ctx, retryRenewal) {
+		if !sleep(ctx, retryRenewal) {
 			return nil
 		}
 	}
@@ -405,8 +405,8 @@ func Addresses(server string) (scheduler, controller string, err error) {
 	return join(rikv1alpha1.PortWorkers), join(rikv1alpha1.PortNodes), nil
 }
 
-// nap reports whether the time passed, rather than ctx ended. It varies the
+// sleep reports whether the time passed, rather than ctx ended. It varies the
 // time by a tenth, so that a cluster's nodes do not all ask at once.
-func nap(ctx context.Context, d time.Duration) bool {
+func sleep(ctx context.Context, d time.Duration) bool {
 	return pause.For(ctx, d+time.Duration(rand.Int64N(int64(d)/10+1)))
 }

@@ -144,7 +144,7 @@ func open(t *testing.T, cfg Config) *Identity {
 	return i
 }
 
-func TestJoinOnceAndForAll(t *testing.T) {
+func TestJoinOnce(t *testing.T) {
 	t.Parallel()
 	s, dir := start(t), t.TempDir()
 	first := open(t, s.config(dir))
@@ -248,7 +248,7 @@ func TestKeptIdentityIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestDamagedIdentityIsNamed(t *testing.T) {
+func TestDamagedIdentityIsReported(t *testing.T) {
 	t.Parallel()
 	s, dir := start(t), t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, File), []byte("rubbish"), 0o600); err != nil {
@@ -379,7 +379,7 @@ func TestFileHoldsKeyCertificateAuthority(t *testing.T) {
 
 // A certificate that was issued while the clock was ahead is not valid yet: with a token the node
 // joins again, without one it waits and says so.
-func TestIdentityOfAClockThatWasAhead(t *testing.T) {
+func TestIdentityDatedInTheFuture(t *testing.T) {
 	t.Parallel()
 	var cfg Config
 	dir := t.TempDir()

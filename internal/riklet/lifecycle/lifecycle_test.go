@@ -71,7 +71,7 @@ func TestFailAtEveryStep(t *testing.T) {
 	}
 }
 
-func TestUndoStopsWhereItCannotGoOn(t *testing.T) {
+func TestUndoStopsAtAFailure(t *testing.T) {
 	t.Parallel()
 	w := &world{made: map[string]bool{}}
 	s := Sequence{Steps: w.steps("a", "b", "c")}

@@ -43,7 +43,7 @@ func (n *node) pass(seconds int, age *time.Duration, found bool) (asked int) {
 func aged(d time.Duration) *time.Duration { return &d }
 
 // An instance with a fence of 30 s runs while proofs arrive that are younger.
-func TestProofsLetFencedInstancesRun(t *testing.T) {
+func TestProofsAllowFencedInstances(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
 		n.deliver()
@@ -71,7 +71,7 @@ func TestProofsLetFencedInstancesRun(t *testing.T) {
 }
 
 // No proof arrives, although neither the controller nor the scheduler is lost.
-func TestNoAnswerIsNoProof(t *testing.T) {
+func TestMissingAnswerIsNoProof(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
 		n.deliver()
@@ -87,7 +87,7 @@ func TestNoAnswerIsNoProof(t *testing.T) {
 }
 
 // A slow answer proves only the state at the time of the request.
-func TestAProofCountsFromItsQuestion(t *testing.T) {
+func TestProofCountsFromItsRequest(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
 		n.deliver()
@@ -105,7 +105,7 @@ func TestAProofCountsFromItsQuestion(t *testing.T) {
 }
 
 // In a namespace that does not come from a kcp, the fence has no effect.
-func TestAnnotationOutsideOfAKCPMeansNothing(t *testing.T) {
+func TestAnnotationOutsideAKCPIsIgnored(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.run(1, "a", "proof30s")
 		n.deliver()
@@ -118,7 +118,7 @@ func TestAnnotationOutsideOfAKCPMeansNothing(t *testing.T) {
 }
 
 // A riklet that restarts has a short time to get a proof.
-func TestFencesOutliveTheRiklet(t *testing.T) {
+func TestFencesSurviveARestart(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		for _, uid := range []string{"a", "b"} {
 			n.run(1, uid, "proof30s")

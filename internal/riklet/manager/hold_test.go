@@ -43,7 +43,7 @@ func (n *node) wantHold(reason string, instances int32) *schedulerv1.Hold {
 }
 
 // The number of unknown instances that stop without a confirmation.
-func TestTheShareThatIsStoppedWithoutAQuestion(t *testing.T) {
+func TestShareStoppedWithoutConfirmation(t *testing.T) {
 	for _, c := range []struct {
 		unknown, all int
 		many         bool
@@ -76,7 +76,7 @@ func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
 }
 
 // When the datastore is restored, the hold ends. No instance was stopped or started again.
-func TestTheRightListEndsTheQuestion(t *testing.T) {
+func TestConfirmedListReleasesTheHold(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("c1", 1, "a", "b")
 		n.send("c1", 2, nil)
@@ -145,7 +145,7 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 
 // A node that does not know its cluster's identity yet does not adopt that of an empty cluster.
 // It adopts the right one when it returns.
-func TestTheIdentityIsLearntFromAListThatIsObeyed(t *testing.T) {
+func TestClusterIdentityIsSavedWithAnAppliedList(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
 		n.with("", 1, "a", "b")
 		n.send("empty", 2, nil)

@@ -210,7 +210,7 @@ func TestRunAndStop(t *testing.T) {
 
 // A driver may take its time to forget an instance. Its observations in that time must not be
 // sent: each would be acknowledged and would cause the next one.
-func TestWhatIsBeingForgottenIsNoNews(t *testing.T) {
+func TestForgottenInstancesAreNotReported(t *testing.T) {
 	bubble(t, instancefake.Config{ForgetTakes: time.Minute}, func(t *testing.T, n *node) {
 		n.run(1, "a", "r1")
 		n.deliver()
@@ -250,7 +250,7 @@ func TestFault11TerminatedMeansGone(t *testing.T) {
 	})
 }
 
-func TestStopOfWhatIsNotHereIsConfirmed(t *testing.T) {
+func TestStopOfAnUnknownInstanceIsConfirmedByTheManager(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.stopOrder("unknown", 30)
 		n.want("unknown", rikv1alpha1.InstanceTerminated)
@@ -292,7 +292,7 @@ func TestLowerTermsAreRefused(t *testing.T) {
 	})
 }
 
-func TestAllowedIsEverything(t *testing.T) {
+func TestAllowedListIsComplete(t *testing.T) {
 	bubble(t, instancefake.Config{StopTakes: time.Hour}, func(t *testing.T, n *node) {
 		for _, uid := range []string{"kept", "lost", "ended"} {
 			n.run(1, uid, "r1")
@@ -369,7 +369,7 @@ func TestFault19OneInstanceDoesNotBlockAnother(t *testing.T) {
 	})
 }
 
-func TestWhatCannotRunSaysWhy(t *testing.T) {
+func TestFailedStartReportsItsReason(t *testing.T) {
 	refuse := func(in instance.Instance) error {
 		if in.Revision == "refused" {
 			return errors.New("volume v: no such source")
@@ -456,7 +456,7 @@ func TestFencedInstancesStopWithoutContact(t *testing.T) {
 
 // An instance that was ordered before the loss of the connection, and that could not start until
 // then, starts only when it is allowed again.
-func TestCutOffNodeStartsNothingFenced(t *testing.T) {
+func TestDisconnectedNodeStartsNoFencedInstance(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
 		n.order(&schedulerv1.Order{Message: &schedulerv1.Order_Admitted{Admitted: &schedulerv1.Admitted{TimeoutMillis: 20_000}}})
 		n.manager.Contact(true)

@@ -9,7 +9,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-func TestPrivilegedAddressOfAMachineThatMoves(t *testing.T) {
+func TestPrivilegedAddressChanges(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return

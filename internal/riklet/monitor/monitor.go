@@ -26,9 +26,9 @@ const (
 	// evictHigh is the usage above which the removal of images was not enough, so an instance
 	// must be evicted.
 	evictHigh = 95
-	// collectInterval applies to old images. Under disk pressure, collectUnderPress applies.
-	collectInterval   = 10 * time.Minute
-	collectUnderPress = time.Minute
+	// collectInterval applies to old images. Under disk pressure, collectIntervalPressed applies.
+	collectInterval        = 10 * time.Minute
+	collectIntervalPressed = time.Minute
 )
 
 // Instance is an instance to measure.
@@ -192,7 +192,7 @@ func cpuMillis(before, now instance.Usage) int64 {
 
 // collecting checks regularly whether images can be removed.
 func (m *Monitor) collecting(ctx context.Context) {
-	ticker := time.NewTicker(collectUnderPress)
+	ticker := time.NewTicker(collectIntervalPressed)
 	defer ticker.Stop()
 	last := time.Now()
 	for {

@@ -35,7 +35,7 @@ func compareJSON(t *testing.T, name string, got any) {
 }
 
 // The numbers are those of the papers.
-func TestPapersShapes(t *testing.T) {
+func TestNodeResourcesShape(t *testing.T) {
 	t.Parallel()
 	info := &rikv1alpha1.NodeInfo{
 		CPUs: 12, MemoryBytes: 34359738368, DiskBytes: 536870912000, Distribution: "Debian", DistributionVersion: "10",
@@ -65,7 +65,7 @@ func TestUsageOfANode(t *testing.T) {
 	}
 }
 
-func TestVersionIsANumberIfItCan(t *testing.T) {
+func TestVersionIsANumberIfPossible(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[version]string{"12": "12", "22.04": "22.04", "3.20.1": `"3.20.1"`, "22.10": `"22.10"`, "": `""`, "rolling": `"rolling"`, "0x10": `"0x10"`, "NaN": `"NaN"`} {
 		got, err := json.Marshal(in)
@@ -118,7 +118,7 @@ func TestCPUMillis(t *testing.T) {
 	}
 }
 
-func TestPressureHasAMemory(t *testing.T) {
+func TestPressureHasHysteresis(t *testing.T) {
 	t.Parallel()
 	now := false
 	for _, step := range []struct {
@@ -336,7 +336,7 @@ func TestRunMeasuresAndCollects(t *testing.T) {
 			}
 			s.used = 95
 		})
-		time.Sleep(2*collectUnderPress + DefaultInterval)
+		time.Sleep(2*collectIntervalPressed + DefaultInterval)
 		before := 0
 		s.do(func() {
 			if !m.DiskPressure() || len(s.collected) < 3 || !s.collected[len(s.collected)-1] {

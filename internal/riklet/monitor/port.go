@@ -101,7 +101,7 @@ func (p *Ports) Look(own netip.AddrPort) (ports []Port, err error) {
 	}
 	for at, privileged := range found {
 		_, again := p.before[at]
-		if !p.fleeting(at.port) || again {
+		if !p.isEphemeral(at.port) || again {
 			ports = append(ports, Port{at.protocol, at.port, at.loopback, privileged})
 		}
 	}
@@ -123,12 +123,12 @@ func compareBool(a, b bool) int {
 	}
 }
 
-func (p *Ports) fleeting(port uint16) bool { return port >= p.first && port <= p.last }
+func (p *Ports) isEphemeral(port uint16) bool { return port >= p.first && port <= p.last }
 
 // note adds a listener to the result.
 func (p *Ports) note(found map[place]bool, protocol rikv1alpha1.Protocol, l listener) {
 	privileged := l.uid == 0 || l.port < p.unprivileged
-	if protocol == rikv1alpha1.ProtocolUDP && p.fleeting(l.port) {
+	if protocol == rikv1alpha1.ProtocolUDP && p.isEphemeral(l.port) {
 		if !privileged {
 			return
 		}

@@ -130,13 +130,13 @@ func (l Limits) options() string {
 // few instances need. What instances fill has file systems of their own in it.
 const (
 	runShare     = 10
-	leastRunSize = 64 << 20
+	minRunSize   = 64 << 20
 	bytesAnInode = 1 << 10
 )
 
 // RunLimits bound the run directory of a node.
 func RunLimits() Limits {
-	size := int64(leastRunSize)
+	size := int64(minRunSize)
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
 		size = max(size, int64(info.Totalram)*int64(info.Unit)/runShare) //nolint:gosec // a machine's memory

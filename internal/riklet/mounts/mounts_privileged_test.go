@@ -128,7 +128,7 @@ func TestPrivilegedUnmount(t *testing.T) {
 
 // What lies below a mount that another covers cannot be reached; it goes with what it
 // is in.
-func TestPrivilegedUnmountBelowACover(t *testing.T) {
+func TestPrivilegedUnmountBelowAnotherMount(t *testing.T) {
 	root := tree(t, "a")
 	a := filepath.Join(root, "a")
 	mount(t, a)
@@ -238,7 +238,7 @@ func TestPrivilegedInMemoryInsideAMachinesRun(t *testing.T) {
 	}
 }
 
-func TestPrivilegedInMemoryOverOneWithoutALimit(t *testing.T) {
+func TestPrivilegedInMemoryOverAnUnlimitedMount(t *testing.T) {
 	dir := filepath.Join(tree(t, "run"), "run")
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=0,nr_inodes=0"); err != nil {
 		t.Fatal(err)

@@ -60,8 +60,8 @@ func TestBetweenInstances(t *testing.T) {
 	}
 }
 
-// TestChecksAreTroubles checks that what only follows from another trouble is left out.
-func TestChecksAreTroubles(t *testing.T) {
+// TestFailedChecksAreTroubles checks that what only follows from another trouble is left out.
+func TestFailedChecksAreTroubles(t *testing.T) {
 	t.Parallel()
 	n := &Node{}
 	want := func(kind nodestate.TroubleKind, text string) {

@@ -146,7 +146,7 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	names = n.names.serve(ctx, own.Addr().Next())
 	p.factsFor(own, host, plan)
 	check := n.connectCheckPort(ctx, s)
-	if !errors.Is(configured, bridge.ErrClash) { // new routes might take addresses from the host
+	if !errors.Is(configured, bridge.ErrOverlap) { // new routes might take addresses from the host
 		err = p.applyRoutes(s, plan, address)
 	}
 	p.unchecked(check)
@@ -183,7 +183,7 @@ func (p *pass) unchecked(err error) {
 func settings(s *netmap.Snapshot, own netip.Prefix, host overlay.Host) bridge.Settings {
 	return bridge.Settings{
 		PodCIDR: own, MTU: overlay.MTU(host), Domain: s.Settings.Domain,
-		Claims: []bridge.Claim{
+		ClusterRanges: []bridge.ClusterRange{
 			{Prefix: s.Settings.ClusterCIDR, What: "the address range of instances", Flag: "the server's --cluster-cidr"},
 			{Prefix: s.Settings.ServiceCIDR, What: "the range of cluster IPs", Flag: "the server's --service-cidr"},
 		},

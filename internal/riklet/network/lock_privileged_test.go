@@ -9,7 +9,7 @@ import (
 )
 
 // The lock directory must belong to root alone, or the locks have no effect.
-func TestPrivilegedLocksLieWhereOnlyRootWrites(t *testing.T) {
+func TestPrivilegedLocksAreWritableByRootOnly(t *testing.T) {
 	privileged.Require(t)
 	base := t.TempDir()
 	path := func(name string) string { return filepath.Join(base, name) }

@@ -117,7 +117,7 @@ func asking(t *testing.T) (stop func()) {
 }
 
 // Names are answered while the riklet restarts, is down, and is upgraded.
-func TestPrivilegedNamesOutliveTheAgent(t *testing.T) {
+func TestPrivilegedNameServerSurvivesTheAgent(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
@@ -334,8 +334,8 @@ func TestPrivilegedNameServersOfOthers(t *testing.T) {
 	}
 }
 
-// TestPrivilegedThePortOfNamesIsTaken checks that the name server then uses another port.
-func TestPrivilegedThePortOfNamesIsTaken(t *testing.T) {
+// TestPrivilegedNamePortIsTaken checks that the name server then uses another port.
+func TestPrivilegedNamePortIsTaken(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return

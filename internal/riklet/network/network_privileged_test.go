@@ -266,7 +266,7 @@ func answers(t *testing.T) {
 	})
 }
 
-func TestPrivilegedAClashIsSaid(t *testing.T) {
+func TestPrivilegedOverlapIsReported(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
@@ -277,10 +277,10 @@ func TestPrivilegedAClashIsSaid(t *testing.T) {
 	r := open(t, filepath.Join(t.TempDir(), "network"))
 	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
 	r.Apply(whole())
-	eventually(t, "the clash", func() error {
+	eventually(t, "the overlap", func() error {
 		err := r.Ready()
 		if err == nil || !errors.Is(err, instance.ErrNetworkNotReady) {
-			return errors.New("no clash")
+			return errors.New("no overlap")
 		}
 		for _, want := range []string{"10.62.0.0/16", "10.62.77.1/24", "lan0", "--cluster-cidr"} {
 			if !strings.Contains(err.Error(), want) {
@@ -293,16 +293,16 @@ func TestPrivilegedAClashIsSaid(t *testing.T) {
 		t.Errorf("Attach() = %v", err)
 	}
 	if now := state(t); now != before {
-		t.Errorf("a clash (-before +now):\n%s", cmp.Diff(before, now))
+		t.Errorf("an overlap (-before +now):\n%s", cmp.Diff(before, now))
 	}
 	// The cause disappears, and the network works without a restart.
 	sh(t, "ip", "address", "del", "10.62.77.1/24", "dev", "lan0")
 	r.ready()
 }
 
-// TestPrivilegedAVPNIsNoClash checks that a less specific route through a gateway, as a VPN adds,
-// is no clash.
-func TestPrivilegedAVPNIsNoClash(t *testing.T) {
+// TestPrivilegedVPNIsNoOverlap checks that a less specific route through a gateway, as a VPN adds,
+// is no overlap.
+func TestPrivilegedVPNIsNoOverlap(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
@@ -318,9 +318,9 @@ func TestPrivilegedAVPNIsNoClash(t *testing.T) {
 	contains(t, "via 192.0.2.2", "ip", "route", "get", "10.62.2.9")
 }
 
-// TestPrivilegedAClashTakesNothingAway checks that, if the network cannot be set up any more,
+// TestPrivilegedOverlapRemovesNothing checks that, if the network cannot be set up any more,
 // connected instances keep their ports and names, and new ones wait.
-func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
+func TestPrivilegedOverlapRemovesNothing(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {
 		return
@@ -341,10 +341,10 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
 	answers(t)
 	if err := r.Ready(); !errors.Is(err, instance.ErrNetworkNotReady) {
-		t.Errorf("Ready() with a clash = %v", err)
+		t.Errorf("Ready() with an overlap = %v", err)
 	}
 	if now := counters.ReplaceAllString(sh(t, "iptables-save"), ""); now != left {
-		t.Errorf("rules after a restart with a clash (-left +now):\n%s", cmp.Diff(left, now))
+		t.Errorf("rules after a restart with an overlap (-left +now):\n%s", cmp.Diff(left, now))
 	}
 	// Ports still follow the instances.
 	moved := whole()
@@ -357,9 +357,9 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	left = counters.ReplaceAllString(sh(t, "iptables-save"), "")
 	sh(t, "ip", "link", "delete", "rik0")
 	r = open(t, dir)
-	eventually(t, "the clash", func() error {
+	eventually(t, "the overlap", func() error {
 		if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "10.62.77.1") {
-			return errors.Join(errors.New("no clash"), err)
+			return errors.Join(errors.New("no overlap"), err)
 		}
 		return nil
 	})
@@ -369,7 +369,7 @@ func TestPrivilegedAClashTakesNothingAway(t *testing.T) {
 	}
 }
 
-// TestPrivilegedTroublesAreReported checks the reports of a network that clashes, a name server
+// TestPrivilegedTroublesAreReported checks the reports of a network that overlaps with the host, a name server
 // that cannot be started, and a workload's port that a process has.
 func TestPrivilegedTroublesAreReported(t *testing.T) {
 	privileged.Require(t)

@@ -94,7 +94,7 @@ func TestPrivilegedOneProcessPerPlace(t *testing.T) {
 }
 
 // The instances of a node go on without it.
-func TestPrivilegedInstancesOfOthersAreLeftAlone(t *testing.T) {
+func TestPrivilegedInstancesOfOtherNodesStay(t *testing.T) {
 	privileged.Require(t)
 	layout, err := cgroup.Detect()
 	if err != nil {

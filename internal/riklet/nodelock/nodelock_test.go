@@ -2,7 +2,7 @@ package nodelock
 
 import "testing"
 
-func TestWhoseAMarkIs(t *testing.T) {
+func TestMarkOwner(t *testing.T) {
 	t.Parallel()
 	me := owner{Places{StateDir: "/a"}, "i"}
 	for name, tc := range map[string]struct {

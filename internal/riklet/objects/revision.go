@@ -99,7 +99,7 @@ func (s *Store) deliverRevision(key Key, object *nodev1.Object) {
 	r.pending = false
 	if err != nil {
 		r.err = err
-		r.retryAt = time.Now().Add(min(retryFirst<<min(r.failures, 10), retryMost))
+		r.retryAt = time.Now().Add(min(firstRetry<<min(r.failures, 10), maxRetry))
 		r.failures++
 	} else if news {
 		r.template, r.err = template, nil

@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	// retryFirst and retryMost bound the pause before a template that could not be fetched is
+	// firstRetry and maxRetry bound the pause before a template that could not be fetched is
 	// requested again. The controller may be a moment behind the scheduler.
-	retryFirst = time.Second
-	retryMost  = 30 * time.Second
+	firstRetry = time.Second
+	maxRetry   = 30 * time.Second
 )
 
 // Key identifies an object.

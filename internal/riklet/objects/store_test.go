@@ -98,7 +98,7 @@ func TestReadersWaitForTheController(t *testing.T) {
 	})
 }
 
-func TestReaderGivesUpWithItsContext(t *testing.T) {
+func TestReadEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
@@ -110,7 +110,7 @@ func TestReaderGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
-func TestRefusalIsAnErrorAndIsAskedAgain(t *testing.T) {
+func TestRefusalIsAnErrorAndIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
@@ -127,7 +127,7 @@ func TestRefusalIsAnErrorAndIsAskedAgain(t *testing.T) {
 	})
 }
 
-func TestReconnectAsksForEverythingThatChanges(t *testing.T) {
+func TestReconnectRequestsEverythingThatChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
@@ -146,7 +146,7 @@ func TestReconnectAsksForEverythingThatChanges(t *testing.T) {
 	})
 }
 
-func TestSecretsGoWithTheirLastUser(t *testing.T) {
+func TestSecretsAreRemovedWithTheirLastUser(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
@@ -197,7 +197,7 @@ func TestUpdatedOnOtherContentOnly(t *testing.T) {
 	})
 }
 
-func TestRevisionIsAskedOnceAndKept(t *testing.T) {
+func TestRevisionIsRequestedOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	changed := 0
@@ -225,7 +225,7 @@ func TestRevisionIsAskedOnceAndKept(t *testing.T) {
 	wantQuestions(t, again)
 }
 
-func TestMissingRevisionIsAskedAgainLater(t *testing.T) {
+func TestMissingRevisionIsRequestedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestProgressIsSaid(t *testing.T) {
+func TestProgressText(t *testing.T) {
 	t.Parallel()
 	for want, p := range map[string]Progress{
 		"pulling a:v1: waiting for the registry":       {What: "pulling a:v1", From: "the registry"},

@@ -23,7 +23,7 @@ func bomb(uid, script string) instance.Instance {
 
 // Processes that are throttled so hard that they do not get to handle their SIGKILL once blocked
 // the deletion of their instance for many minutes.
-func TestPrivilegedAForkBombIsTakenBack(t *testing.T) {
+func TestPrivilegedForkBombIsRemoved(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -47,13 +47,13 @@ func TestPrivilegedAForkBombIsTakenBack(t *testing.T) {
 }
 
 // The delay between two teardown attempts stays short.
-func TestTakingBackIsTriedAgainSoon(t *testing.T) {
+func TestTeardownIsRetried(t *testing.T) {
 	t.Parallel()
 	var a attempts
 	now := time.Unix(0, 0)
 	for range 20 {
-		a.failed(now, longestTeardownDelay)
-		if pause := a.retryAt.Sub(now); pause <= 0 || pause > longestTeardownDelay {
+		a.failed(now, maxTeardownDelay)
+		if pause := a.retryAt.Sub(now); pause <= 0 || pause > maxTeardownDelay {
 			t.Fatalf("after %d failures the pause is %s", a.failures, pause)
 		}
 	}
@@ -61,7 +61,7 @@ func TestTakingBackIsTriedAgainSoon(t *testing.T) {
 
 // The status contains the obstacle to a teardown, whether the instance was stopped or ended by
 // itself.
-func TestWhatIsNotTakenBackSaysWhy(t *testing.T) {
+func TestFailedTeardownReportsItsReason(t *testing.T) {
 	t.Parallel()
 	ended := func(m *machine) { m.finish(outcome{phase: rikv1alpha1.InstanceFailed, reason: reasonError}) }
 	for name, end := range map[string]func(*machine){"stopped": func(m *machine) { m.stop(0) }, "ended": ended} {

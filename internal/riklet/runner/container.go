@@ -125,17 +125,17 @@ func (c *container) notStarted(f *fill, err error) {
 		if step == stepImage {
 			reason = reasonInvalidImage
 		}
-		m.setContainer(c.spec.Name, heldUp(s, reason, err.Error(), m.now()))
+		m.setContainer(c.spec.Name, startDelayed(s, reason, err.Error(), m.now()))
 		m.finish(outcome{rikv1alpha1.InstanceFailed, reason, ofContainer(c.spec.Name, err.Error())})
 	case step == stepImage:
-		m.setContainer(c.spec.Name, heldUp(s, reasonImagePull, err.Error(), m.now()))
+		m.setContainer(c.spec.Name, startDelayed(s, reasonImagePull, err.Error(), m.now()))
 	case errors.As(err, &config):
-		m.setContainer(c.spec.Name, heldUp(s, reasonConfig, err.Error(), m.now()))
+		m.setContainer(c.spec.Name, startDelayed(s, reasonConfig, err.Error(), m.now()))
 	case step == stepStart:
 		s.Attempt, s.Restarts, s.StartedAt = f.Number, int32(f.Number-1), time.Time{} //nolint:gosec // as above
 		m.setContainer(c.spec.Name, exited(s, codeNotStarted, reasonStart, err.Error(), m.now()))
 	default:
-		m.setContainer(c.spec.Name, heldUp(s, reasonStart, err.Error(), m.now()))
+		m.setContainer(c.spec.Name, startDelayed(s, reasonStart, err.Error(), m.now()))
 	}
 }
 

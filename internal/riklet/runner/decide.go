@@ -105,7 +105,7 @@ func (d *decision) consider(c containerView, policy rikv1alpha1.RestartPolicy, n
 		d.final = &outcome{rikv1alpha1.InstanceFailed, c.Reason, ofContainer(c.name, c.Message)}
 		return
 	}
-	if at := boundedAt(c.RetryAt, now, longestDelay); at.After(now) {
+	if at := boundedAt(c.RetryAt, now, maxRestartDelay); at.After(now) {
 		if d.wake.IsZero() || at.Before(d.wake) {
 			d.wake = at
 		}
@@ -184,20 +184,20 @@ func failed(reason string, c containerView) *outcome {
 	return &outcome{phase: rikv1alpha1.InstanceFailed, reason: reason, message: message}
 }
 
-// The back-off between restarts doubles from firstDelay to longestDelay. It is reset after a run
-// of at least steadyRun.
+// The back-off between restarts doubles from minRestartDelay to maxRestartDelay. It is reset after a run
+// of at least backoffResetAfter.
 const (
-	firstDelay   = time.Second
-	longestDelay = 5 * time.Minute
-	steadyRun    = 10 * time.Minute
+	minRestartDelay   = time.Second
+	maxRestartDelay   = 5 * time.Minute
+	backoffResetAfter = 10 * time.Minute
 )
 
 // delay returns the back-off after a number of consecutive failures.
 func delay(crashes int) time.Duration {
-	d := firstDelay
+	d := minRestartDelay
 	for range crashes {
-		if d *= 2; d >= longestDelay {
-			return longestDelay
+		if d *= 2; d >= maxRestartDelay {
+			return maxRestartDelay
 		}
 	}
 	return d
@@ -205,7 +205,7 @@ func delay(crashes int) time.Duration {
 
 // exited records the end of a run and the time of the next attempt.
 func exited(c state.Container, code int32, reason, message string, at time.Time) state.Container {
-	if !c.StartedAt.IsZero() && at.Sub(c.StartedAt) >= steadyRun {
+	if !c.StartedAt.IsZero() && at.Sub(c.StartedAt) >= backoffResetAfter {
 		c.Crashes = 0
 	}
 	c.State, c.ExitCode, c.Reason, c.Message, c.FinishedAt = rikv1alpha1.ContainerExited, &code, reason, message, at
@@ -217,8 +217,8 @@ func exited(c state.Container, code int32, reason, message string, at time.Time)
 	return c
 }
 
-// heldUp records that a container could not be started, and the time of the next attempt.
-func heldUp(c state.Container, reason, message string, at time.Time) state.Container {
+// startDelayed records that a container could not be started, and the time of the next attempt.
+func startDelayed(c state.Container, reason, message string, at time.Time) state.Container {
 	if c.State != rikv1alpha1.ContainerExited {
 		c.State = rikv1alpha1.ContainerWaiting
 	}

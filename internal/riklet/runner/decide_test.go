@@ -35,7 +35,7 @@ func ended(name string, code int32, retry time.Time) containerView {
 	}}
 }
 
-func held(name, reason string, retry time.Time) containerView {
+func delayed(name, reason string, retry time.Time) containerView {
 	return containerView{name: name, Container: state.Container{
 		State: rikv1alpha1.ContainerWaiting, Reason: reason, Message: "why", RetryAt: retry,
 	}}
@@ -66,9 +66,9 @@ func TestDecide(t *testing.T) {
 		"never, one still runs":       {view{policy: never, main: []containerView{ended("a", 1, noon), running("b")}}, decision{}},
 		"never, one failed": {view{policy: never, main: []containerView{ended("a", 0, noon), ended("b", 3, noon)}},
 			decision{final: &outcome{rikv1alpha1.InstanceFailed, reasonError, `container "b" exited with 3`}}},
-		"no image, again later": {view{policy: always, main: []containerView{held("a", reasonImagePull, later)}}, decision{wake: later}},
-		"no image, again now":   {view{policy: always, main: []containerView{held("a", reasonImagePull, noon)}}, decision{start: []string{"a"}}},
-		"no image, never again": {view{policy: never, main: []containerView{held("a", reasonImagePull, later)}}, decision{final: &outcome{rikv1alpha1.InstanceFailed, reasonImagePull, `container "a": why`}}},
+		"no image, again later": {view{policy: always, main: []containerView{delayed("a", reasonImagePull, later)}}, decision{wake: later}},
+		"no image, again now":   {view{policy: always, main: []containerView{delayed("a", reasonImagePull, noon)}}, decision{start: []string{"a"}}},
+		"no image, never again": {view{policy: never, main: []containerView{delayed("a", reasonImagePull, later)}}, decision{final: &outcome{rikv1alpha1.InstanceFailed, reasonImagePull, `container "a": why`}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -89,30 +89,30 @@ func TestDelay(t *testing.T) {
 			t.Errorf("delay(%d) = %v, want %v", crashes, got, seconds*time.Second)
 		}
 	}
-	if got := delay(1 << 30); got != longestDelay {
-		t.Errorf("delay(many) = %v, want %v", got, longestDelay)
+	if got := delay(1 << 30); got != maxRestartDelay {
+		t.Errorf("delay(many) = %v, want %v", got, maxRestartDelay)
 	}
 }
 
-func TestBackOffIsForgottenAfterASteadyRun(t *testing.T) {
+func TestBackOffIsResetAfterALongRun(t *testing.T) {
 	t.Parallel()
 	c := state.Container{State: rikv1alpha1.ContainerRunning, Crashes: 7, StartedAt: noon}
-	if got := exited(c, 1, reasonError, "", noon.Add(steadyRun-1)); got.RetryAt.Sub(got.FinishedAt) != delay(7) || got.Crashes != 8 {
+	if got := exited(c, 1, reasonError, "", noon.Add(backoffResetAfter-1)); got.RetryAt.Sub(got.FinishedAt) != delay(7) || got.Crashes != 8 {
 		t.Errorf("after a short run: %+v", got)
 	}
-	if got := exited(c, 1, reasonError, "", noon.Add(steadyRun)); got.RetryAt.Sub(got.FinishedAt) != delay(0) || got.Crashes != 1 {
+	if got := exited(c, 1, reasonError, "", noon.Add(backoffResetAfter)); got.RetryAt.Sub(got.FinishedAt) != delay(0) || got.Crashes != 1 {
 		t.Errorf("after a steady run: %+v", got)
 	}
 }
 
 // The last end survives a failed start and a reboot.
-func TestLastEndIsKept(t *testing.T) {
+func TestLastTerminationIsKept(t *testing.T) {
 	t.Parallel()
 	c := state.Container{State: rikv1alpha1.ContainerRunning, Attempt: 1, StartedAt: noon}
 	c = exited(c, 137, reasonOOMKilled, "too much", noon.Add(time.Minute))
 	want := &rikv1alpha1.ContainerEnd{Reason: reasonOOMKilled, Message: "too much", ExitCode: 137, StartedAt: stamp(noon), FinishedAt: stamp(noon.Add(time.Minute))}
 	for name, got := range map[string]state.Container{
-		"at the end": c, "held up": heldUp(c, reasonImagePull, "no", noon), "rebooted": rebuilt(c, rikv1alpha1.RestartAlways, noon),
+		"at the end": c, "held up": startDelayed(c, reasonImagePull, "no", noon), "rebooted": rebuilt(c, rikv1alpha1.RestartAlways, noon),
 	} {
 		if diff := cmp.Diff(want, got.Last); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -203,7 +203,7 @@ func TestDecideNeverStartsWhatRuns(t *testing.T) {
 }
 
 // All failures of the same kind have one message, whatever text the answers contain.
-func TestReadiedTellsWhatIsNew(t *testing.T) {
+func TestWithReadinessReportsChanges(t *testing.T) {
 	t.Parallel()
 	c := state.Container{Ready: true}
 	for _, step := range []struct {
@@ -241,7 +241,7 @@ func TestShownIsOneShortLine(t *testing.T) {
 }
 
 // The local port of a probe differs each time.
-func TestPlainErrorsAreAlike(t *testing.T) {
+func TestPortsAreRemovedFromErrors(t *testing.T) {
 	t.Parallel()
 	at := func(port int) net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
 	reset := func(from int) error {
@@ -256,7 +256,7 @@ func TestPlainErrorsAreAlike(t *testing.T) {
 }
 
 // The instance's message names the container that cannot start.
-func TestTheContainerInTroubleIsNamed(t *testing.T) {
+func TestFailingContainerIsNamed(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
 	m.containers = append(m.containers, &container{m: m, spec: rikv1alpha1.Container{Name: "other"}, index: 1})
@@ -269,7 +269,7 @@ func TestTheContainerInTroubleIsNamed(t *testing.T) {
 }
 
 // A clock that was ahead must not block a back-off or an end.
-func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
+func TestTimesInTheFutureAreCorrected(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, tc := range map[string]struct {
@@ -278,8 +278,8 @@ func TestTimesOfAClockThatWasAheadAreNotBelieved(t *testing.T) {
 	}{
 		"due":                  {now.Add(-time.Second), true},
 		"in a back-off":        {now.Add(time.Minute), false},
-		"in the longest":       {now.Add(longestDelay), false},
-		"a second beyond that": {now.Add(longestDelay + time.Second), true},
+		"in the longest":       {now.Add(maxRestartDelay), false},
+		"a second beyond that": {now.Add(maxRestartDelay + time.Second), true},
 		"in ten years":         {now.AddDate(10, 0, 0), true},
 	} {
 		c := exited(state.Container{Attempt: 1}, 1, reasonError, "", now)

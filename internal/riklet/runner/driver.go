@@ -30,7 +30,7 @@ type Driver struct {
 	capabilities spec.CapabilitySet
 	bootID       string
 	shims        []string // the cgroup.procs files of the supervisors' cgroup
-	turns        chan struct{}
+	startSlots   chan struct{}
 	last         atomic.Int64 // sequence number of the latest observation
 
 	mu       sync.Mutex // guards the fields below
@@ -60,7 +60,7 @@ func New(cfg Config) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		cfg: cfg, paths: engine.Paths{Root: cfg.Root, Run: cfg.Run}, store: store, turns: make(chan struct{}, cfg.StartsAtOnce),
+		cfg: cfg, paths: engine.Paths{Root: cfg.Root, Run: cfg.Run}, store: store, startSlots: make(chan struct{}, cfg.StartsAtOnce),
 		machines: map[string]*machine{}, lost: map[string]map[string]state.Container{},
 	}
 	d.engines = newEngines(d)
@@ -244,8 +244,8 @@ func (d *Driver) sequence() int64 {
 // startSlot waits until fewer than StartsAtOnce containers are starting.
 func (d *Driver) startSlot(ctx context.Context) (release func(), err error) {
 	select {
-	case d.turns <- struct{}{}:
-		return func() { <-d.turns }, nil
+	case d.startSlots <- struct{}{}:
+		return func() { <-d.startSlots }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}

@@ -22,7 +22,7 @@ func everySecond(p rikv1alpha1.Probe) *rikv1alpha1.Probe {
 
 // A command ends when its process ends, even if a background process holds its output open. The
 // output written before is delivered. The same holds for an exec probe.
-func TestPrivilegedCommandsDoNotWaitForWhatTheyLeave(t *testing.T) {
+func TestPrivilegedCommandsDoNotWaitForBackgroundProcesses(t *testing.T) {
 	t.Parallel()
 	const leaves = "sleep 100000 & head -c 60000 /dev/zero | tr '\\0' x; echo end"
 	for name, tc := range map[string]struct {
@@ -71,7 +71,7 @@ func (n *node) failingRuntime() (path, flag string) {
 
 // A failure of the runtime must not look like a failure of the command: neither as exit code 255
 // nor as a failed probe.
-func TestPrivilegedAFailingRuntimeIsNoFailedProbe(t *testing.T) {
+func TestPrivilegedRuntimeErrorIsNoFailedProbe(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	path, flag := n.failingRuntime()

@@ -149,7 +149,7 @@ func (s *slowImages) Pull(ctx context.Context, r image.PullRequest) (*image.Imag
 }
 
 // One image pull once blocked every other create and delete.
-func TestPrivilegedFault19ASlowPullHoldsNobodyUp(t *testing.T) {
+func TestPrivilegedFault19SlowPullDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	d := n.open()
@@ -164,7 +164,7 @@ func TestPrivilegedFault19ASlowPullHoldsNobodyUp(t *testing.T) {
 		_, _ = d.Close(), n.images.Close()
 		n.end = nil
 	}
-	for i := range 2 * cap(d.turns) { // more than start at once
+	for i := range 2 * cap(d.startSlots) { // more than start at once
 		c := sh("main", forever)
 		c.Image = slow.slow
 		n.ensure(podOf(fmt.Sprintf("slow-%d", i), rikv1alpha1.RestartAlways, c))
@@ -220,7 +220,7 @@ func TestPrivilegedBadImages(t *testing.T) {
 
 // If a file is executable but no program for this machine, only the kernel detects that, after
 // the runtime has reported success.
-func TestPrivilegedWhatIsNoProgram(t *testing.T) {
+func TestPrivilegedInvalidPrograms(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -357,7 +357,7 @@ func TestPrivilegedCapabilitiesOfTheNode(t *testing.T) {
 	n.ensure(podOf("privileged", rikv1alpha1.RestartNever, privileged))
 	n.ensure(podOf("added", rikv1alpha1.RestartAlways, added))
 	n.awaitPhase("privileged", rikv1alpha1.InstanceCompleted)
-	if got, want := n.log("privileged", ""), fmt.Sprintf("CapEff:\t%016x\n", uint64(bounding()&^(1<<unix.CAP_SYSLOG))); got != want {
+	if got, want := n.log("privileged", ""), fmt.Sprintf("CapEff:\t%016x\n", uint64(boundingSet()&^(1<<unix.CAP_SYSLOG))); got != want {
 		t.Errorf("log = %q, want %q", got, want)
 	}
 	s := n.await("added", "refused", func(s rikv1alpha1.InstanceStatus) bool { return s.Reason == reasonStart })

@@ -39,7 +39,7 @@ func pipes(t *testing.T) (reference string) {
 }
 
 // A lookup of a user or of HOME in a pipe would block forever.
-func TestPrivilegedUsersThatArePipes(t *testing.T) {
+func TestPrivilegedUserFilesThatArePipes(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -80,7 +80,7 @@ func TestPrivilegedHomeIsTheUsers(t *testing.T) {
 }
 
 // A runtime that hangs once delayed the end of its instance for minutes.
-func TestPrivilegedAHangingRuntimeIsCalledOff(t *testing.T) {
+func TestPrivilegedHangingRuntimeIsCanceled(t *testing.T) {
 	t.Parallel()
 	reference := pipes(t)
 	for name, script := range map[string]string{

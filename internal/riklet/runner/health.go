@@ -14,9 +14,9 @@ import (
 const (
 	defaultHealthInterval = time.Minute
 	defaultHealthTimeout  = 30 * time.Second
-	silencesMost          = 3
-	// soonerAgain divides the interval of the health check after a check without an answer.
-	soonerAgain = 6
+	maxUnanswered         = 3
+	// retryDivisor divides the interval of the health check after a check without an answer.
+	retryDivisor = 6
 )
 
 // checks is the state of the regular checks of a machine.
@@ -26,7 +26,7 @@ type checks struct {
 	oomAt      time.Time // when the counters of OOM kills were last read
 	askedAt    time.Time // when its health was last checked
 	asking     bool
-	silences   int // how many consecutive health checks got no answer
+	unanswered int // how many consecutive health checks got no answer
 }
 
 // healthDue checks the instance's health when it is due, and returns when it is due again. An
@@ -39,8 +39,8 @@ func (m *machine) healthDue() time.Time {
 		m.askedAt = m.now()
 	}
 	pause := m.d.cfg.HealthInterval
-	if m.silences > 0 {
-		pause /= soonerAgain
+	if m.unanswered > 0 {
+		pause /= retryDivisor
 	}
 	if due := m.askedAt.Add(pause); m.now().Before(due) {
 		return due
@@ -63,15 +63,15 @@ func (m *machine) healthDue() time.Time {
 // paused meanwhile, or if it now has another machine.
 func (m *machine) answered(client *shim.Client, err error) {
 	if err == nil || m.startCtx.Err() != nil || m.shim != client || !m.prepared || m.rec.Suspended || m.holding {
-		m.silences = 0
+		m.unanswered = 0
 		return
 	}
-	m.silences++
-	m.log.Warn("a guest does not answer", "err", err, "times", m.silences)
-	if m.silences < silencesMost {
+	m.unanswered++
+	m.log.Warn("a guest does not answer", "err", err, "times", m.unanswered)
+	if m.unanswered < maxUnanswered {
 		return
 	}
-	m.silences = 0
+	m.unanswered = 0
 	m.log.Warn("a guest has not answered several times; its VMM is killed")
 	ctx, health := m.runCtx, m.engine.Health
 	m.task(func() func() {

@@ -107,7 +107,7 @@ func TestLosesMemory(t *testing.T) {
 }
 
 // The disk is compared with the one that the record contains, whenever the riklet learns of it.
-func TestAnotherDiskIsALoss(t *testing.T) {
+func TestOtherDiskIsALoss(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		was, is string

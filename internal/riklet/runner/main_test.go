@@ -161,7 +161,7 @@ func newNode(t testing.TB) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := give(dir, "images", madeImages); err != nil {
+	if err := linkStore(dir, "images", madeImages); err != nil {
 		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
 	}
 	n := &node{TB: t, dir: dir, objects: &objects{configMaps: map[string]map[string][]byte{}, secrets: map[string]map[string][]byte{}}}

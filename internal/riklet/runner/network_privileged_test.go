@@ -291,7 +291,7 @@ func (b *brokenNetwork) Attach(ctx context.Context, uid string, pid int) (instan
 	return a, err
 }
 
-func TestPrivilegedFailedAttachmentIsTakenBack(t *testing.T) {
+func TestPrivilegedFailedAttachmentIsUndone(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
 	d := n.open()
@@ -352,7 +352,7 @@ func inside(n *node, uid string) string {
 	return out.String()
 }
 
-func TestPrivilegedConnectionsOutliveTheAgent(t *testing.T) {
+func TestPrivilegedConnectionsSurviveTheAgent(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()

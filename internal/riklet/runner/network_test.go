@@ -136,9 +136,9 @@ func TestStopSignalIsSentAtOnceToWhatServesNothing(t *testing.T) {
 	}
 }
 
-// TestWhyItWasNotMadeIsNoFailedStop checks that a preparation failure describes how the instance
+// TestPreparationErrorIsNoFailedStop checks that a preparation failure describes how the instance
 // ended, and not an obstacle to its teardown.
-func TestWhyItWasNotMadeIsNoFailedStop(t *testing.T) {
+func TestPreparationErrorIsNoFailedStop(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
 	m.prepared, m.trouble, m.reason = false, "another checksum", reasonInvalidImage

@@ -259,7 +259,7 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 }
 
 // A log follower receives the last output of a deleted container.
-func TestPrivilegedLastWordsAreFollowed(t *testing.T) {
+func TestPrivilegedLastLogLinesAreFollowed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -292,7 +292,7 @@ func TestPrivilegedOutOfMemory(t *testing.T) {
 
 // The kernel kills the process that needs the memory, which may not be a container's first
 // process. The first process may continue, or exit with any code.
-func TestPrivilegedOutOfMemoryBesideTheFirstProcess(t *testing.T) {
+func TestPrivilegedOutOfMemoryOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
@@ -435,7 +435,7 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 }
 
 // An instance that fills the node's disk is evicted, and what it wrote is removed. Its log stays.
-func TestPrivilegedWhoFillsTheDiskIsEvicted(t *testing.T) {
+func TestPrivilegedDiskFillerIsEvicted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	d := n.start()

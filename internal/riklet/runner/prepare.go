@@ -83,7 +83,7 @@ func (m *machine) preparedWith(b *build, err error) {
 		m.waitForNetwork(err)
 		return
 	}
-	m.prepare.failed(m.now(), longestDelay)
+	m.prepare.failed(m.now(), maxRestartDelay)
 	m.trouble, m.reason = err.Error(), m.prepareReason(err)
 	m.log.Warn("preparing an instance failed", "step", lifecycle.StepOf(err), "err", err)
 	if m.in.Template.RestartPolicy == rikv1alpha1.RestartNever || m.permanent(err) {

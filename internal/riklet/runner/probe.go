@@ -313,8 +313,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// redirectsMost is how many redirects a probe follows, as in kubelet.
-const redirectsMost = 10
+// maxRedirects is how many redirects a probe follows, as in kubelet.
+const maxRedirects = 10
 
 // followRedirect follows redirects to the same host on any port, as kubelet does. A redirect to
 // another host counts as the answer, because it leads out of the instance.
@@ -322,8 +322,8 @@ func followRedirect(next *http.Request, via []*http.Request) error {
 	if next.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
 	}
-	if len(via) >= redirectsMost {
-		return fmt.Errorf("stopped after %d redirects", redirectsMost)
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("stopped after %d redirects", maxRedirects)
 	}
 	return nil
 }

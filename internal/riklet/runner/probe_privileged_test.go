@@ -46,7 +46,7 @@ func TestPrivilegedProbes(t *testing.T) {
 
 // The status contains why a container is not ready, once for all answers of the same kind, and
 // nothing once it is ready.
-func TestPrivilegedWhyItIsNotReady(t *testing.T) {
+func TestPrivilegedNotReadyReason(t *testing.T) {
 	t.Parallel()
 	n := newNetworkNode(t)
 	n.start()

@@ -163,7 +163,7 @@ func (n *node) awaitPhase2(uid string, phase rikv1alpha1.InstancePhase) rikv1alp
 	return n.await(uid, string(phase), func(s rikv1alpha1.InstanceStatus) bool { return s.Phase == phase })
 }
 
-func TestPrivilegedAppLivesOnAndIsReached(t *testing.T) {
+func TestPrivilegedAppSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	n, _ := newAppNode(t)
 	d := n.start()
@@ -282,7 +282,7 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 
 // A command of a suspended instance does not die of a signal. Its caller can stop waiting all the
 // same, and the riklet can end.
-func TestPrivilegedCommandsOfWhatIsSuspended(t *testing.T) {
+func TestPrivilegedCommandsInASuspendedInstance(t *testing.T) {
 	t.Parallel()
 	n, _ := newAppNode(t)
 	d := n.start()
@@ -321,7 +321,7 @@ func TestPrivilegedCommandsOfWhatIsSuspended(t *testing.T) {
 }
 
 // After a failed attempt, only some of the containers may be paused.
-func TestPrivilegedSuspendGoesOnHalfWay(t *testing.T) {
+func TestPrivilegedInterruptedSuspendContinues(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	d := n.start()

@@ -53,7 +53,7 @@ func TestVariablesWithANULAreRefused(t *testing.T) {
 
 // Linux accepts no variable of 128 KiB: the start of the container would fail without the name of
 // the variable.
-func TestVariablesThatTheKernelRefusesAreNamed(t *testing.T) {
+func TestVariablesRefusedByTheKernelAreNamed(t *testing.T) {
 	t.Parallel()
 	o := &objects{configMaps: map[string]map[string][]byte{"cm": {"fits": bytes.Repeat([]byte("x"), 128<<10-3), "long": bytes.Repeat([]byte("x"), 128<<10-2)}}}
 	d := &Driver{cfg: Config{Objects: o}}
@@ -84,7 +84,7 @@ func TestRedirectsOfProbes(t *testing.T) {
 			t.Errorf("%s: followRedirect() = %v, want it followed: %t", address, err, follow)
 		}
 	}
-	if err := followRedirect(request("http://127.0.0.1/"), slices.Repeat([]*http.Request{first}, redirectsMost)); err == nil {
+	if err := followRedirect(request("http://127.0.0.1/"), slices.Repeat([]*http.Request{first}, maxRedirects)); err == nil {
 		t.Error("redirects have no end")
 	}
 }
@@ -148,9 +148,9 @@ func TestLongTextsAreCut(t *testing.T) {
 	}
 }
 
-// TestRepeatedTextsAreAlike checks that messages do not contain local ports, which differ each
+// TestRepeatedTextsAreEqual checks that messages do not contain local ports, which differ each
 // time.
-func TestRepeatedTextsAreAlike(t *testing.T) {
+func TestRepeatedTextsAreEqual(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"lookup r.example on 10.0.0.53:53: read udp 10.0.0.1:40001->10.0.0.53:53: i/o timeout":   "lookup r.example on 10.0.0.53:53: read udp 10.0.0.53:53: i/o timeout",
@@ -165,9 +165,9 @@ func TestRepeatedTextsAreAlike(t *testing.T) {
 	}
 }
 
-// TestTextsMoveNoCursor checks that messages contain no control characters. Some messages quote a
+// TestTextsHaveNoControlCharacters checks that messages contain no control characters. Some messages quote a
 // guest's console.
-func TestTextsMoveNoCursor(t *testing.T) {
+func TestTextsHaveNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	m, now := serving()
 	m.setContainer("main", exited(m.rec.Containers["main"], 1, reasonError, "a\x1b[2J\u009bb\r\x00ü\u202ec", *now))
@@ -192,9 +192,9 @@ func (a answering) Dial(context.Context, engine.Running, int32) (net.Conn, error
 	return ours, nil
 }
 
-// TestProbesDoNotQuoteEndlessly checks the size of a probe error: net/http quotes a whole line
+// TestProbesLimitQuotedText checks the size of a probe error: net/http quotes a whole line
 // that it cannot parse.
-func TestProbesDoNotQuoteEndlessly(t *testing.T) {
+func TestProbesLimitQuotedText(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
 	m.engine = &engine.Engine{Sessions: answering{text: "HTTP/1.1 " + strings.Repeat("\x01", 1<<20) + "\r\n\r\n"}}
@@ -220,7 +220,7 @@ func TestSelectFiles(t *testing.T) {
 
 // The instance that exceeds its request most is evicted first, and an instance of higher priority
 // last.
-func TestWhoIsEvicted(t *testing.T) {
+func TestEvictionOrder(t *testing.T) {
 	t.Parallel()
 	use := func(uid string, priority int32, used, requested int64) diskUse {
 		return diskUse{&machine{uid: uid}, priority, used, requested}
@@ -248,7 +248,7 @@ func TestPullingIsShown(t *testing.T) {
 	t.Parallel()
 	m, _ := serving()
 	c := m.container("main")
-	m.rec.Containers["main"] = heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
+	m.rec.Containers["main"] = startDelayed(state.Container{}, reasonImagePull, "the registry is away", m.now())
 	c.starting, c.pulling = true, progress.Progress{What: "pulling a:v1", Bytes: 1 << 20, Total: 4 << 20}.String()
 	for _, want := range []struct{ reason, message string }{
 		{reasonPulling, "pulling a:v1: 1.0 MiB of 4.0 MiB"}, {reasonImagePull, "the registry is away"},
@@ -278,7 +278,7 @@ func TestNoLogBeforeTheStart(t *testing.T) {
 	if err := m.neverStarted("main"); err != nil {
 		t.Errorf("of a container that runs: %v", err)
 	}
-	m.rec.Containers["main"] = heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
+	m.rec.Containers["main"] = startDelayed(state.Container{}, reasonImagePull, "the registry is away", m.now())
 	m.publish()
 	if err := m.neverStarted("main"); err == nil || !strings.Contains(err.Error(), `container "main" has not started: ImagePullFailed: the registry is away`) {
 		t.Errorf("of one that waits for its image: %v", err)
@@ -286,7 +286,7 @@ func TestNoLogBeforeTheStart(t *testing.T) {
 	if err := m.neverStarted(engine.VMM); err != nil {
 		t.Errorf("of the console: %v", err)
 	}
-	again := heldUp(state.Container{}, reasonImagePull, "the registry is away", m.now())
+	again := startDelayed(state.Container{}, reasonImagePull, "the registry is away", m.now())
 	again.Restarts, again.StartedAt = 1, m.now()
 	m.rec.Containers["main"] = again
 	m.publish()

@@ -29,7 +29,7 @@ import (
 
 // Recover brings the node and the records into agreement after a restart or a crash.
 func (d *Driver) Recover(ctx context.Context) error {
-	if err := d.settle(ctx); err != nil {
+	if err := d.prepareNode(ctx); err != nil {
 		return fmt.Errorf("preparing the node for instances: %w", err)
 	}
 	records, err := d.store.Load()
@@ -38,7 +38,7 @@ func (d *Driver) Recover(ctx context.Context) error {
 	}
 	known := map[string]*machine{}
 	var group errgroup.Group
-	group.SetLimit(recoverAtOnce)
+	group.SetLimit(concurrentRecoveries)
 	for _, rec := range records {
 		if rec.Lost {
 			d.lost[rec.Instance.UID] = rec.Containers
@@ -62,11 +62,11 @@ func (d *Driver) Recover(ctx context.Context) error {
 	return nil
 }
 
-// recoverAtOnce bounds how many supervisors are contacted at the same time.
-const recoverAtOnce = 32
+// concurrentRecoveries bounds how many supervisors are contacted at the same time.
+const concurrentRecoveries = 32
 
-// settle examines the node and creates the driver's own directories and cgroups.
-func (d *Driver) settle(ctx context.Context) (err error) {
+// prepareNode examines the node and creates the driver's own directories and cgroups.
+func (d *Driver) prepareNode(ctx context.Context) (err error) {
 	if !d.cfg.AllowOldRunc {
 		if err := oci.CheckRunc(ctx, d.cfg.Runc); err != nil {
 			return err
@@ -88,7 +88,7 @@ func (d *Driver) settle(ctx context.Context) (err error) {
 		return err
 	}
 	d.files = files.Max
-	d.capabilities = bounding()
+	d.capabilities = boundingSet()
 	if d.shims, err = d.cgroups.Make(d.cgroup(supervisors)); err != nil {
 		return err
 	}
@@ -126,9 +126,9 @@ func (d *Driver) ownRunDirectory() error {
 	return nil
 }
 
-// bounding returns the capability bounding set of this process, which limits every process that
+// boundingSet returns the capability bounding set of this process, which limits every process that
 // it starts.
-func bounding() (set spec.CapabilitySet) {
+func boundingSet() (set spec.CapabilitySet) {
 	for c := range 64 {
 		held, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
 		if err != nil {
@@ -168,7 +168,7 @@ func (m *machine) recover(ctx context.Context) {
 		m.connected(client)
 		m.attachment, m.prepared = attachment, true
 		m.ranWith(found.Disk, found.DiskWhy)
-		m.catchUp(client.Containers())
+		m.applyReports(client.Containers())
 		m.endLeftoverCommands()
 		return
 	}
@@ -179,7 +179,7 @@ func (m *machine) recover(ctx context.Context) {
 		_ = client.Close()
 	}
 	m.leftovers, m.rec.Suspended = true, false
-	m.catchUpFromFiles()
+	m.applyExitFiles()
 	if !rebooted {
 		m.endLostSandbox(reasonSupervisorLost, supervisorEnded)
 	}
@@ -196,8 +196,8 @@ func (m *machine) endLeftoverCommands() {
 	m.engine.EndLeftoverCommands(m.uid, names)
 }
 
-// catchUp applies what a supervisor reports about its containers.
-func (m *machine) catchUp(seen []shim.Container) {
+// applyReports applies what a supervisor reports about its containers.
+func (m *machine) applyReports(seen []shim.Container) {
 	there := map[string]bool{}
 	for _, e := range seen {
 		c := m.container(e.Name)
@@ -240,8 +240,8 @@ func (m *machine) noteRun(e shim.Container) {
 	m.setContainer(e.Name, s)
 }
 
-// catchUpFromFiles does the same as catchUp from files, when the supervisor is gone.
-func (m *machine) catchUpFromFiles() {
+// applyExitFiles does the same as applyReports from files, when the supervisor is gone.
+func (m *machine) applyExitFiles() {
 	for _, c := range m.containers {
 		attempt, end := m.d.paths.LastRun(m.uid, c.spec.Name)
 		if end != nil && end.Attempt >= attempt && end.Attempt > 0 {

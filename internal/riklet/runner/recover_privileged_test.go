@@ -284,7 +284,7 @@ func (n *node) awaitExitFile(uid string) {
 	})
 }
 
-func TestPrivilegedExitWhileNobodyLooked(t *testing.T) {
+func TestPrivilegedExitWhileTheAgentIsDown(t *testing.T) {
 	t.Parallel()
 	for name, supervisorDies := range map[string]bool{"supervisor lives": false, "supervisor is gone too": true} {
 		t.Run(name, func(t *testing.T) {

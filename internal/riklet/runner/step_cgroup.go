@@ -9,9 +9,9 @@ import (
 // instances.
 const vmmMilliCPU = 100
 
-// weigh sets the instance's CPU weight from its requests, which the scheduler reserved at its
+// setWeight sets the instance's CPU weight from its requests, which the scheduler reserved at its
 // placement. The containers of an instance share its weight.
-func (b *build) weigh(context.Context) error {
+func (b *build) setWeight(context.Context) error {
 	milli := b.Instance.Template.EffectiveRequests().MilliCPU()
 	if b.Instance.Template.Virtual() {
 		milli += vmmMilliCPU

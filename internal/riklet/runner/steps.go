@@ -35,7 +35,7 @@ func (b *build) sequence(storage bool) lifecycle.Sequence {
 		}
 	}
 	steps = append(steps,
-		lifecycle.Step{Name: stepCgroup, Do: b.weigh}, // tearDown removes it before all steps
+		lifecycle.Step{Name: stepCgroup, Do: b.setWeight}, // tearDown removes it before all steps
 		lifecycle.Step{Name: stepSupervisor, Do: b.supervisor, Undo: b.endSupervisor},
 		lifecycle.Step{Name: stepNetwork, Do: b.network, Undo: b.leaveNetwork},
 	)

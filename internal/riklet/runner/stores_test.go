@@ -27,7 +27,7 @@ var (
 	madeDisks = sync.OnceValue(func() error {
 		// Use separate images, because the others are linked into nodes at the same time.
 		dir := filepath.Join(tools.dir, "maker")
-		if err := errors.Join(os.Mkdir(dir, 0o700), give(dir, "images", madeImages)); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o700), linkStore(dir, "images", madeImages)); err != nil {
 			return err
 		}
 		images, err := openImages(dir)
@@ -47,8 +47,8 @@ var (
 	})
 )
 
-// give links a prepared store into a node's directory.
-func give(dir, store string, made func() error) error {
+// linkStore links a prepared store into a node's directory.
+func linkStore(dir, store string, made func() error) error {
 	if err := made(); err != nil {
 		return fmt.Errorf("making %s for all tests: %w", store, err)
 	}

@@ -135,15 +135,15 @@ func (m *machine) endContainers(deadline time.Time) time.Time {
 	return next
 }
 
-// longestTeardownDelay bounds the back-off between teardown attempts. The obstacle may disappear
+// maxTeardownDelay bounds the back-off between teardown attempts. The obstacle may disappear
 // at any time, and the remains occupy memory and processor time.
-const longestTeardownDelay = 10 * time.Second
+const maxTeardownDelay = 10 * time.Second
 
 func (m *machine) tornDown(what extent, err error) {
 	m.teardown.active = false
 	if err != nil {
 		if m.runCtx.Err() == nil {
-			m.teardown.failed(m.now(), longestTeardownDelay)
+			m.teardown.failed(m.now(), maxTeardownDelay)
 			m.trouble = err.Error()
 			m.log.Warn("removing an instance failed; it is tried again", "step", lifecycle.StepOf(err), "err", err)
 		}

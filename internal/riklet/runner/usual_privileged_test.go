@@ -39,7 +39,7 @@ chmod +x /tmp/www/cgi-bin/front; exec httpd -f -p 80 -h /tmp/www`)
 }
 
 // TERM is set for programs on a terminal, unless the container sets it.
-func TestPrivilegedTerminalsHaveAKind(t *testing.T) {
+func TestPrivilegedTerminalsHaveATERM(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		newNode func(*testing.T) *node
@@ -73,7 +73,7 @@ func TestPrivilegedTerminalsHaveAKind(t *testing.T) {
 }
 
 // An instance in the node's network has the node's names.
-func TestPrivilegedHostNetworkHasTheNodesNames(t *testing.T) {
+func TestPrivilegedHostNetworkUsesTheNodesResolver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()

@@ -333,7 +333,7 @@ func (n *node) killVMM(uid string) {
 
 // A guest that does not answer any more is ended and started again. A guest that answers, or is
 // suspended, is not.
-func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
+func TestPrivilegedHostileSilentGuestIsKilled(t *testing.T) {
 	t.Parallel()
 	n := newDoubleNode(t)
 	n.cfg.HealthInterval, n.cfg.HealthTimeout = 50*time.Millisecond, 3*time.Second
@@ -341,7 +341,7 @@ func TestPrivilegedHostileStillGuestIsEnded(t *testing.T) {
 	n.ensure(microVM("u1", rikv1alpha1.RestartAlways, sh("main", forever)))
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
 	n.suspend(instance.InMemory)
-	<-time.After(time.Duration(silencesMost+1) * n.cfg.HealthTimeout)
+	<-time.After(time.Duration(maxUnanswered+1) * n.cfg.HealthTimeout)
 	n.resume()
 	n.watched("u1", 3)
 	if s := n.status("u1"); s.Containers[0].RestartCount != 0 || len(n.vmms("u1")) == 0 {
@@ -378,7 +378,7 @@ func (n *node) watched(uid string, times int) {
 }
 
 // After a failed start, only a guest that does not answer is ended.
-func TestPrivilegedHostileStillGuestIsEndedAfterAStart(t *testing.T) {
+func TestPrivilegedHostileSilentGuestIsKilledAfterAStart(t *testing.T) {
 	t.Parallel()
 	n := newDoubleNode(t)
 	n.start()

@@ -181,7 +181,7 @@ func (b *brokenVMM) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) 
 
 // A start that failed once left its TAP, rules and files, and then the next start failed because
 // of them.
-func TestPrivilegedFault18FailedVMIsTakenBack(t *testing.T) {
+func TestPrivilegedFault18FailedVMIsRemoved(t *testing.T) {
 	for at, want := range map[string]string{
 		"prepare": errBroken.Error(), "connect": errBroken.Error(), "run": "the VMM ended with 7: no memory here",
 	} {
@@ -221,7 +221,7 @@ func (n *node) vmms(uid string) []int {
 }
 
 // MicroVMs once died with the riklet, and had neither log nor console.
-func TestPrivilegedFault21VMOutlivesTheRiklet(t *testing.T) {
+func TestPrivilegedFault21VMSurvivesTheRiklet(t *testing.T) {
 	t.Parallel()
 	n := newVMNode(t)
 	in := microVM("u1", rikv1alpha1.RestartAlways, sh("main", "echo up; "+forever))

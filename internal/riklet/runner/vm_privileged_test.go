@@ -33,7 +33,7 @@ const qemuName = "qemu"
 func newNodeOf(t *testing.T, driver string) *node {
 	t.Helper()
 	n := newNetworkNode(t)
-	err := give(n.dir, "disks", madeDisks)
+	err := linkStore(n.dir, "disks", madeDisks)
 	if err == nil {
 		n.vm, err = openVM(n.dir, driver)
 	}

@@ -480,7 +480,7 @@ func (n *node) losesItsSnapshot(harm func() error) {
 	n.counted(5) // from the start
 }
 
-func TestPrivilegedVMThatMayStartOnceIsNotMadeAnew(t *testing.T) {
+func TestPrivilegedVMThatMayStartOnceIsNotRecreated(t *testing.T) {
 	t.Parallel()
 	n := newVMNode(t)
 	n.countingVM(rikv1alpha1.RestartNever)

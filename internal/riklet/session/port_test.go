@@ -113,8 +113,8 @@ func TestPortHalfClose(t *testing.T) {
 	}
 }
 
-// TestPortEchoesMuch sends more than any window holds, in both directions at once.
-func TestPortEchoesMuch(t *testing.T) {
+// TestPortEchoesMuchData sends more than any window holds, in both directions at once.
+func TestPortEchoesMuchData(t *testing.T) {
 	t.Parallel()
 	c := dialed(t, func(conn *net.TCPConn) {
 		_, _ = io.Copy(conn, conn)

@@ -128,8 +128,8 @@ func (s *session) send(message *nodev1.SessionOutput) error {
 	return s.stream.Send(message)
 }
 
-// act performs what the announcement asks for.
-func act(ctx context.Context, s *session, cfg Config, announced *nodev1.OpenSession) (int, error) {
+// perform performs what the announcement asks for.
+func perform(ctx context.Context, s *session, cfg Config, announced *nodev1.OpenSession) (int, error) {
 	uid := announced.GetUid()
 	driver, first, ok := cfg.Resolve(uid)
 	if !ok {

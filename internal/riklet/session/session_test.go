@@ -75,7 +75,7 @@ func TestExec(t *testing.T) {
 	})
 }
 
-func TestExecLearnsOfItsTerminal(t *testing.T) {
+func TestExecGetsTerminalSizes(t *testing.T) {
 	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
 		c.open(1, &nodev1.OpenSession{Kind: &nodev1.OpenSession_Exec{
 			Exec: &nodev1.ExecSession{Command: []string{"sizes"}, Tty: true, Width: 80, Height: 25},
@@ -188,7 +188,7 @@ func blaster(ctx context.Context, _, _ string, options instance.ExecOptions) (in
 	return 0, nil
 }
 
-func TestSlowReaderHoldsUpOnlyItself(t *testing.T) {
+func TestSlowReaderDelaysOnlyItself(t *testing.T) {
 	var written atomic.Int64
 	counted := func(ctx context.Context, uid, container string, options instance.ExecOptions) (int, error) {
 		to := options.Stdout
@@ -298,9 +298,9 @@ func TestSessionsEndWithTheConnection(t *testing.T) {
 	}
 }
 
-// TestNothingIsDoneThatIsNotAccepted: the node acts only after the controller has accepted the
+// TestUnacceptedSessionsDoNothing: the node acts only after the controller has accepted the
 // stream. Otherwise a user who was given an error would find that the command ran.
-func TestNothingIsDoneThatIsNotAccepted(t *testing.T) {
+func TestUnacceptedSessionsDoNothing(t *testing.T) {
 	var ran atomic.Int32
 	count := func(context.Context, string, string, instance.ExecOptions) (int, error) {
 		ran.Add(1)

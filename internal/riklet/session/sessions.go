@@ -70,7 +70,7 @@ func (s *Sessions) Open(announced *nodev1.OpenSession) {
 		s.open[id] = cancel
 		s.group.Go(func() {
 			defer s.remove(id)
-			s.report(serve(ctx, s.cfg, announced, act))
+			s.report(serve(ctx, s.cfg, announced, perform))
 		})
 	}
 }

@@ -404,7 +404,7 @@ func TestPrivilegedShimEndsRunsWithTheirGuest(t *testing.T) {
 	}
 }
 
-func TestPrivilegedShimGivesUpOnAGuestThatDoesNotAnswer(t *testing.T) {
+func TestPrivilegedShimTimesOutOnASilentGuest(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
@@ -468,7 +468,7 @@ func TestPrivilegedShimBoundsAFloodingGuest(t *testing.T) {
 }
 
 // A client that uses all shared streams leaves the supervisor its own.
-func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
+func TestPrivilegedShimBoundsForwardedStreams(t *testing.T) {
 	a := newPlace(t).newProcess("vm")
 	c := a.linked()
 	ctx, cancel := context.WithCancel(a.ctx)
@@ -512,7 +512,7 @@ func TestPrivilegedShimBoundsLentStreams(t *testing.T) {
 
 // A start that hangs, in a runtime or in a guest, ends when its container is killed. The next
 // attempt is not affected.
-func TestPrivilegedShimCallsOffAStart(t *testing.T) {
+func TestPrivilegedShimCancelsAStart(t *testing.T) {
 	a := newPlace(t).newProcess("vm")
 	c := a.linked()
 	hanging := a.order("runtime", 1, "true")

@@ -83,7 +83,7 @@ func (p *place) boot(c *shim.Client, machine launch.Process, link shim.Link) {
 			return
 		}
 		console := p.log("vmm")
-		if attempt == bootsAtMost || !strings.Contains(console, guest.HeldUp) {
+		if attempt == bootsAtMost || !strings.Contains(console, guest.PausedMessage) {
 			p.Fatalf("Link() = %v; the console says %s", err, console)
 		}
 		p.awaitExit(c)

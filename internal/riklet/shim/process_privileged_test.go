@@ -132,7 +132,7 @@ ls /proc/self/fd | tr '\n' ','; echo; echo again >/dev/stderr; readlink /proc/se
 	}
 }
 
-func TestPrivilegedShimLeavesRootWhatItMayKeep(t *testing.T) {
+func TestPrivilegedShimKeepsRootsCapabilities(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
@@ -398,7 +398,7 @@ func statusKB(t testing.TB, pid int, field string) int {
 }
 
 // The agent runs commands next to a process, with its own streams.
-func TestPrivilegedLaunchCommandBesideAProcess(t *testing.T) {
+func TestPrivilegedLaunchCommandInAContainer(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
@@ -477,7 +477,7 @@ func TestPrivilegedLaunchCommandAtATerminal(t *testing.T) {
 	}
 }
 
-func TestPrivilegedShimRunsAProcessWithAViewOfItsOwn(t *testing.T) {
+func TestPrivilegedShimRunsAProcessWithItsOwnMounts(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()

@@ -147,7 +147,7 @@ func (p *place) awaitExit(c *shim.Client) shim.Container {
 	panic("unreachable")
 }
 
-func TestPrivilegedShimRunsAndTells(t *testing.T) {
+func TestPrivilegedShimReportsExits(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
@@ -181,7 +181,7 @@ func TestPrivilegedShimRunsAndTells(t *testing.T) {
 	}
 }
 
-func TestPrivilegedShimOutlivesItsConnections(t *testing.T) {
+func TestPrivilegedShimSurvivesItsConnections(t *testing.T) {
 	p := newPlace(t)
 	first := p.run()
 	order := p.order("a", 3, "sleep 1000 & echo $! > $PID")
@@ -224,7 +224,7 @@ func TestPrivilegedShimOutlivesItsConnections(t *testing.T) {
 	}
 }
 
-func TestPrivilegedShimSaysWhyARuntimeFailed(t *testing.T) {
+func TestPrivilegedShimReportsRuntimeErrors(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()
@@ -274,7 +274,7 @@ func TestPrivilegedShimLeavesTheAgentsCgroups(t *testing.T) {
 }
 
 // A terminal that hangs up and a machine that shuts down send signals to all processes.
-func TestPrivilegedShimIgnoresPoliteSignals(t *testing.T) {
+func TestPrivilegedShimIgnoresTerminationSignals(t *testing.T) {
 	p := newPlace(t)
 	c := p.run()
 	defer c.Close()

@@ -26,7 +26,7 @@ func ignored(t *testing.T) string {
 }
 
 // A node agent under nohup outlives the terminal, and what it starts hears SIGHUP.
-func TestDeafen(t *testing.T) {
+func TestIgnore(t *testing.T) {
 	if err := Restore(); err != nil {
 		t.Fatal(err)
 	}

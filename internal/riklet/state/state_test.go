@@ -40,7 +40,7 @@ func record(uid string) Record {
 	}
 }
 
-func TestRecordsOutliveTheStore(t *testing.T) {
+func TestRecordsSurviveTheStore(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := open(t, path)

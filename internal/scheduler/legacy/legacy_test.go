@@ -230,7 +230,7 @@ func workerUpdate(host string, status byte) string {
 	return text(2, inner) + text(3, host)
 }
 
-func TestLifeOfAnInstance(t *testing.T) {
+func TestLifecycleOfAnInstance(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
 	updates := p.subscribe()

@@ -52,7 +52,7 @@ func boot() error {
 		return err
 	}
 	server := NewServer(kernel, console)
-	onOrder(server, kernel)
+	handleShutdown(server, kernel)
 	return serveChannel(server)
 }
 
@@ -140,9 +140,9 @@ func loadModule(path string) error {
 	return unix.FinitModule(int(f.Fd()), "", 0) //nolint:gosec // a descriptor
 }
 
-// onOrder shuts down when the kernel reports Ctrl-Alt-Del, with which Firecracker and other VMMs
+// handleShutdown shuts down when the kernel reports Ctrl-Alt-Del, with which Firecracker and other VMMs
 // request a shutdown.
-func onOrder(server *Server, kernel *Kernel) {
+func handleShutdown(server *Server, kernel *Kernel) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -170,17 +170,17 @@ func powerOff() {
 }
 
 // channelInterval is the first pause between reads of a port without a peer. It doubles up to
-// channelAtMost, so that a guest without a node uses little CPU. portAtMost is how long the port
+// channelTimeout, so that a guest without a node uses little CPU. portTimeout is how long the port
 // may take to appear before the init tries vsock.
 const (
 	channelInterval = 10 * time.Millisecond
-	channelAtMost   = 80 * time.Millisecond
-	portAtMost      = 2 * time.Second
+	channelTimeout  = 80 * time.Millisecond
+	portTimeout     = 2 * time.Second
 )
 
 // serveChannel serves sessions, one after the other, forever.
 func serveChannel(server *Server) error {
-	deadline := time.Now().Add(portAtMost)
+	deadline := time.Now().Add(portTimeout)
 	for {
 		if path, ok := findPort(); ok {
 			return servePort(server, path)
@@ -228,7 +228,7 @@ type port struct {
 }
 
 func (p *port) Read(b []byte) (int, error) {
-	for pause := channelInterval; ; pause = min(2*pause, channelAtMost) {
+	for pause := channelInterval; ; pause = min(2*pause, channelTimeout) {
 		n, err := p.ReadWriteCloser.Read(b)
 		if n > 0 {
 			p.began = true

@@ -20,9 +20,9 @@ func (l *unconnected) Read(b []byte) (int, error) {
 	return copy(b, "x"), nil
 }
 
-// TestPortIsPatient checks that the init of a guest without a peer reads its port often at first
+// TestPortWaitsForTheAnswer checks that the init of a guest without a peer reads its port often at first
 // and seldom later. After the first byte, the end of the stream is final.
-func TestPortIsPatient(t *testing.T) {
+func TestPortWaitsForTheAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &unconnected{until: 100}
@@ -32,7 +32,7 @@ func TestPortIsPatient(t *testing.T) {
 			t.Errorf("Read() = %d, %v, want the byte that came in the end", n, err)
 		}
 		// 10, 20 and 40 ms, then 80 ms each.
-		if took, want := time.Since(began), 70*time.Millisecond+97*channelAtMost; took != want {
+		if took, want := time.Since(began), 70*time.Millisecond+97*channelTimeout; took != want {
 			t.Errorf("100 looks took %v, want %v", took, want)
 		}
 		l.reads, l.until = 0, 1

@@ -69,19 +69,19 @@ func killCgroup(dir string) {
 }
 
 const (
-	cgroupGoneAtMost   = 2 * time.Second
-	cgroupGoneInterval = 2 * time.Millisecond
+	cgroupRemovalTimeout  = 2 * time.Second
+	cgroupRemovalInterval = 2 * time.Millisecond
 )
 
 // removeCgroup removes a cgroup once the killed processes are gone.
 func removeCgroup(dir string) error {
-	deadline := time.Now().Add(cgroupGoneAtMost)
+	deadline := time.Now().Add(cgroupRemovalTimeout)
 	for {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, fs.ErrNotExist) || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(cgroupGoneInterval)
+		time.Sleep(cgroupRemovalInterval)
 	}
 }
 

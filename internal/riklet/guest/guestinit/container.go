@@ -34,7 +34,7 @@ func (k *Kernel) Start(p guest.Process, stdin bool) (*Child, error) {
 		return nil, err
 	}
 	if p.Exec {
-		return k.startBeside(p, stdin)
+		return k.startExec(p, stdin)
 	}
 	c, order, err := k.prepare(p)
 	if err != nil {
@@ -114,8 +114,8 @@ func (k *Kernel) forget(c *container) error {
 	return errors.Join(err, os.RemoveAll(c.dir))
 }
 
-// startBeside starts a command in a running container.
-func (k *Kernel) startBeside(p guest.Process, stdin bool) (*Child, error) {
+// startExec starts a command in a running container.
+func (k *Kernel) startExec(p guest.Process, stdin bool) (*Child, error) {
 	k.mu.Lock()
 	c, ok := k.containers[p.Container]
 	var of container
@@ -166,10 +166,10 @@ func (k *Kernel) launch(o order, cgroup string, stdin bool) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer ends.closeTheirs()
+	defer ends.closeChildEnds()
 	group, err := os.Open(cgroup) //nolint:gosec // our own
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("the container has ended: %w", err), ends.closeOurs())
+		return nil, errors.Join(fmt.Errorf("the container has ended: %w", err), ends.closeParentEnds())
 	}
 	defer group.Close()
 	attributes := &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(group.Fd())} //nolint:gosec // a descriptor
@@ -178,13 +178,13 @@ func (k *Kernel) launch(o order, cgroup string, stdin bool) (*Child, error) {
 	}
 	pid, ended, err := k.reaper.spawn(func() (int, error) { return forkStage(ends, attributes, o.Join) })
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("starting a process: %w", err), ends.closeOurs())
+		return nil, errors.Join(fmt.Errorf("starting a process: %w", err), ends.closeParentEnds())
 	}
-	ends.closeTheirs()
+	ends.closeChildEnds()
 	tty, err := command(ends.control, o)
 	if err != nil {
 		<-ended
-		return nil, errors.Join(err, ends.closeOurs())
+		return nil, errors.Join(err, ends.closeParentEnds())
 	}
 	child := &Child{PID: pid, Stdout: ends.stdout, Stderr: ends.stderr, TTY: tty}
 	if ends.stdin != nil {
@@ -220,7 +220,7 @@ func forkStage(e *ends, attributes *syscall.SysProcAttr, join int) (int, error) 
 			}
 		}
 		pid, err := syscall.ForkExec("/proc/self/exe", []string{StageWord}, &syscall.ProcAttr{
-			Dir: "/", Env: []string{"GOMAXPROCS=1"}, Files: e.theirs(), Sys: attributes,
+			Dir: "/", Env: []string{"GOMAXPROCS=1"}, Files: e.childEnds(), Sys: attributes,
 		})
 		result <- forked{pid, err}
 	}()

@@ -17,14 +17,14 @@ import (
 const (
 	imageDir   = runDir + "/images"
 	scratchDir = runDir + "/scratch"
-	// diskAtMost is the timeout for a disk to appear.
-	diskAtMost   = 2 * time.Second
+	// diskTimeout is the timeout for a disk to appear.
+	diskTimeout  = 2 * time.Second
 	diskInterval = 5 * time.Millisecond
 )
 
 // findDisk finds a disk's device. It waits until the device appears.
 func findDisk(d guest.Disk) (string, error) {
-	deadline := time.Now().Add(diskAtMost)
+	deadline := time.Now().Add(diskTimeout)
 	for {
 		device, err := lookForDisk(d, "/sys/block")
 		if err == nil || time.Now().After(deadline) {

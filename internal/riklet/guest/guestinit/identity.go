@@ -17,8 +17,8 @@ type identity struct {
 	home     string
 }
 
-// accountsMost limits the size of /etc/passwd and /etc/group, because the image is not trusted.
-const accountsMost = 4 << 20
+// maxAccountFile limits the size of /etc/passwd and /etc/group, because the image is not trusted.
+const maxAccountFile = 4 << 20
 
 // lookUser finds a user in the root of this process. spec has the form of an image's
 // configuration.
@@ -44,7 +44,7 @@ func accounts(path string) (io.Reader, func()) {
 		_ = f.Close()
 		return strings.NewReader(""), func() {}
 	}
-	return io.LimitReader(f, accountsMost), func() { _ = f.Close() }
+	return io.LimitReader(f, maxAccountFile), func() { _ = f.Close() }
 }
 
 // capabilities by number: https://man7.org/linux/man-pages/man7/capabilities.7.html

@@ -140,8 +140,8 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 	h.must(g.Keep(t.Context()))
 	_, _ = process.out.WriteString("while it was kept\n")
 	end()
-	if rest, _ := io.ReadAll(said); len(rest) > 0 {
-		t.Errorf("a kept container says %q to its old session", rest)
+	if sendRemaining, _ := io.ReadAll(said); len(sendRemaining) > 0 {
+		t.Errorf("a kept container says %q to its old session", sendRemaining)
 	}
 	if _, err := beside.Wait(); err == nil {
 		t.Error("a command outlived its session")
@@ -169,7 +169,7 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 	}
 }
 
-func TestAContainerThatEndsWhileItIsKeptTellsItsEnd(t *testing.T) {
+func TestExitOfAKeptContainerIsReported(t *testing.T) {
 	h := newFakeServer(t)
 	g, end := h.session()
 	h.run(g, mainProcess)
@@ -184,7 +184,7 @@ func TestAContainerThatEndsWhileItIsKeptTellsItsEnd(t *testing.T) {
 	}
 }
 
-func TestThawTakesKeepBack(t *testing.T) {
+func TestThawEndsKeep(t *testing.T) {
 	h := newFakeServer(t)
 	g, end := h.session()
 	_, said := h.run(g, mainProcess)
@@ -202,7 +202,7 @@ func TestThawTakesKeepBack(t *testing.T) {
 }
 
 // A session that ends without Keep, after one with Keep, ends the kept processes.
-func TestWhatNobodyJoinsEndsWithTheNextSession(t *testing.T) {
+func TestUnjoinedContainersEndWithTheNextSession(t *testing.T) {
 	h := newFakeServer(t)
 	g, end := h.session()
 	h.run(g, mainProcess)

@@ -124,8 +124,8 @@ func addEntropy(seed []byte) error {
 	if len(seed) == 0 {
 		return nil
 	}
-	if len(seed) > entropyMost {
-		seed = seed[:entropyMost]
+	if len(seed) > maxEntropy {
+		seed = seed[:maxEntropy]
 	}
 	f, err := os.OpenFile("/dev/urandom", os.O_RDWR, 0)
 	if err != nil {
@@ -134,8 +134,8 @@ func addEntropy(seed []byte) error {
 	defer f.Close()
 	pool := struct { // struct rand_pool_info of linux/random.h
 		bits, size int32
-		data       [entropyMost]byte
-	}{bits: int32(len(seed)) * 8, size: int32(len(seed))} //nolint:gosec // at most entropyMost
+		data       [maxEntropy]byte
+	}{bits: int32(len(seed)) * 8, size: int32(len(seed))} //nolint:gosec // at most maxEntropy
 	copy(pool.data[:], seed)
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 { //nolint:gosec // the kernel's structure
 		return fmt.Errorf("adding entropy: %w", errno)
@@ -146,7 +146,7 @@ func addEntropy(seed []byte) error {
 	return nil
 }
 
-const entropyMost = 512
+const maxEntropy = 512
 
 // Files replaces the files of a volume.
 func (k *Kernel) Files(v guest.Volume) error {

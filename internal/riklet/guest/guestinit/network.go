@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	linkAtMost   = 2 * time.Second
+	linkTimeout  = 2 * time.Second
 	linkInterval = 5 * time.Millisecond
 )
 
@@ -63,7 +63,7 @@ func waitForLink(i guest.Interface, taken map[int]bool) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the interface's address: %w", err)
 	}
-	deadline := time.Now().Add(linkAtMost)
+	deadline := time.Now().Add(linkTimeout)
 	for {
 		link, err := findLink(mac, taken)
 		if err == nil || time.Now().After(deadline) {
@@ -128,7 +128,7 @@ func configureLink(link netlink.Link, i guest.Interface) error {
 		return fmt.Errorf("setting it up: %w", err)
 	}
 	if i.Address.IsValid() {
-		address := &netlink.Addr{IPNet: ipNet(i.Address), Flags: nodad(i.Address)}
+		address := &netlink.Addr{IPNet: ipNet(i.Address), Flags: skipDAD(i.Address)}
 		if err := netlink.AddrReplace(link, address); err != nil {
 			return fmt.Errorf("adding the address %s: %w", i.Address, err)
 		}
@@ -136,9 +136,9 @@ func configureLink(link netlink.Link, i guest.Interface) error {
 	return route(link, i)
 }
 
-// nodad returns the address flag that skips duplicate address detection. The node has assigned
+// skipDAD returns the address flag that skips duplicate address detection. The node has assigned
 // the address only once, and it is needed immediately.
-func nodad(p netip.Prefix) int {
+func skipDAD(p netip.Prefix) int {
 	if p.Addr().Is6() {
 		return 0x02 // IFA_F_NODAD
 	}

@@ -16,11 +16,11 @@ import (
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
 
-// dialAtMost is the timeout of a connection inside the guest.
-const dialAtMost = 10 * time.Second
+// dialTimeout is the timeout of a connection inside the guest.
+const dialTimeout = 10 * time.Second
 
 func dialContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), dialAtMost)
+	return context.WithTimeout(context.Background(), dialTimeout)
 }
 
 // run is a process, from its start until its exit was reported.
@@ -163,7 +163,7 @@ func (r *run) copyFrames(kind wire.Kind, from *os.File) {
 			return // the stream is gone, and the process is being killed
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			r.rest(kind, from, buf)
+			r.sendRemaining(kind, from, buf)
 		}
 		if err != nil {
 			return // the end; a terminal returns EIO
@@ -171,17 +171,17 @@ func (r *run) copyFrames(kind wire.Kind, from *os.File) {
 	}
 }
 
-// restAtMost is more than a pipe can hold. Later output of a process that was left behind is
+// maxRemaining is more than a pipe can hold. Later output of a process that was left behind is
 // discarded.
-const restAtMost = 1 << 20
+const maxRemaining = 1 << 20
 
-// rest sends the data that is left in a pipe, without waiting for more.
-func (r *run) rest(kind wire.Kind, from *os.File, buf []byte) {
+// sendRemaining sends the data that is left in a pipe, without waiting for more.
+func (r *run) sendRemaining(kind wire.Kind, from *os.File, buf []byte) {
 	raw, err := from.SyscallConn()
 	if err != nil {
 		return
 	}
-	for total := 0; total < restAtMost; {
+	for total := 0; total < maxRemaining; {
 		n := 0
 		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }) //nolint:gosec // a descriptor; non-blocking
 		if n <= 0 || r.out.write(kind, buf[:n]) != nil {

@@ -244,8 +244,8 @@ func (s *Server) dial(conn net.Conn, r guest.Request) error {
 	return nil
 }
 
-// exitsAtMost is how long a shutdown waits until the exits of processes are reported.
-const exitsAtMost = 2 * time.Second
+// exitsTimeout is how long a shutdown waits until the exits of processes are reported.
+const exitsTimeout = 2 * time.Second
 
 // shutdown answers when all data is written. It then powers off even after an error.
 func (s *Server) shutdown(conn net.Conn) error {
@@ -264,7 +264,7 @@ func (s *Server) shutdown(conn net.Conn) error {
 	}()
 	select {
 	case <-reported:
-	case <-time.After(exitsAtMost):
+	case <-time.After(exitsTimeout):
 	}
 	s.machine.PowerOff()
 	return err
@@ -274,7 +274,7 @@ func (s *Server) shutdown(conn net.Conn) error {
 func (s *Server) Stop() error {
 	s.keepNothing()
 	s.killAll()
-	deadline := time.Now().Add(exitsAtMost)
+	deadline := time.Now().Add(exitsTimeout)
 	for time.Now().Before(deadline) && s.running() > 0 {
 		time.Sleep(time.Millisecond)
 	}

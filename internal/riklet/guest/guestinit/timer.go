@@ -15,8 +15,8 @@ import (
 // the measured frequency is too high, timers expire late by that factor. If it is too low, the
 // kernel sets the timer again and again until the time is reached.
 const (
-	timerLeast = 0.5
-	timerMost  = 1.5
+	minTimerRatio = 0.5
+	maxTimerRatio = 1.5
 )
 
 // checkTimer validates the kernel's timers of this machine.
@@ -54,14 +54,14 @@ func validateTimer(parameters, list string) error {
 		name, multiplier, shift := clockEventDevice(device)
 		switch {
 		case name == "<NULL>":
-			return errors.New("the kernel has switched off its timer, which it measured " + guest.HeldUp)
+			return errors.New("the kernel has switched off its timer, which it measured " + guest.PausedMessage)
 		case name != "lapic":
 			continue
 		}
 		// The kernel computes ns * mult >> shift for a timeout (clockevents_program_event).
 		is := multiplier * 1e9 / math.Exp2(shift)
-		if is < timerLeast*want || is > timerMost*want {
-			return fmt.Errorf("the kernel has measured its timer at %.0f Hz, %s: it runs at %.0f Hz", is, guest.HeldUp, want)
+		if is < minTimerRatio*want || is > maxTimerRatio*want {
+			return fmt.Errorf("the kernel has measured its timer at %.0f Hz, %s: it runs at %.0f Hz", is, guest.PausedMessage, want)
 		}
 	}
 	return nil

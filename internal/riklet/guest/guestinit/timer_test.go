@@ -20,9 +20,9 @@ func timerList(multiplier int, names ...string) string {
 	return b.String()
 }
 
-// TestTimersThatAreMeasuredWrongly covers a guest whose kernel was delayed while it measured its
+// TestTimersMeasuredWrongly covers a guest whose kernel was delayed while it measured its
 // timer. The guest stood still forever, but still answered.
-func TestTimersThatAreMeasuredWrongly(t *testing.T) {
+func TestTimersMeasuredWrongly(t *testing.T) {
 	t.Parallel()
 	const parameters = "console=ttyS0 rik.timer_hz=62500000 tsc=reliable\n"
 	// The multipliers of the first two are those of Debian's 6.1 in guests of QEMU 7.2. Two more

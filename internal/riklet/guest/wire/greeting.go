@@ -18,17 +18,17 @@ import (
 // anything after its last line, so no part of the greeting gets into the session.
 const (
 	greeting  = "rik-guest-1 "
-	helloWord = greeting + "hello "
-	hereWord  = greeting + "here "
-	goWord    = greeting + "go "
-	readyWord = greeting + "ready "
+	helloLine = greeting + "hello "
+	hereLine  = greeting + "here "
+	goLine    = greeting + "go "
+	readyLine = greeting + "ready "
 	// lineLimit is more than the length of any line of the greeting. A longer line is not part
 	// of it.
 	lineLimit = 128
-	// helloInterval is the first pause between hellos. It doubles up to helloAtMost. A port that
+	// helloInterval is the first pause between hellos. It doubles up to helloTimeout. A port that
 	// is not open yet buffers a hello, so few are enough.
 	helloInterval = 250 * time.Millisecond
-	helloAtMost   = 4 * time.Second
+	helloTimeout  = 4 * time.Second
 )
 
 // Greet is the node's side of the greeting. It closes conn when ctx ends.
@@ -49,22 +49,22 @@ func greet(conn net.Conn) error {
 	// The nonce must differ between sessions, but it is not secret. crypto/rand would make every
 	// instance's supervisor 0.3 MB larger.
 	nonce := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()) //nolint:gosec // as above
-	if err := helloUntilHere(conn, nonce); err != nil {
+	if err := greetUntilAnswered(conn, nonce); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(conn, goWord+nonce+"\n"); err != nil {
+	if _, err := io.WriteString(conn, goLine+nonce+"\n"); err != nil {
 		return err
 	}
-	return await(conn, readyWord+nonce)
+	return await(conn, readyLine+nonce)
 }
 
-func helloUntilHere(conn net.Conn, nonce string) error {
+func greetUntilAnswered(conn net.Conn, nonce string) error {
 	here := make(chan error, 1)
-	go func() { here <- await(conn, hereWord+nonce) }()
+	go func() { here <- await(conn, hereLine+nonce) }()
 	pause := helloInterval
 	for {
 		// The leading line feed ends a partial line that may be in the port.
-		if err := writeOrClose(conn, "\n"+helloWord+nonce+"\n"); err != nil {
+		if err := writeOrClose(conn, "\n"+helloLine+nonce+"\n"); err != nil {
 			_ = conn.Close()
 			return errors.Join(err, <-here)
 		}
@@ -72,7 +72,7 @@ func helloUntilHere(conn net.Conn, nonce string) error {
 		case err := <-here:
 			return err
 		case <-time.After(pause):
-			pause = min(2*pause, helloAtMost)
+			pause = min(2*pause, helloTimeout)
 		}
 	}
 }
@@ -103,12 +103,12 @@ func Answer(rw io.ReadWriter) error {
 		if err != nil {
 			return err
 		}
-		if nonce, ok := strings.CutPrefix(line, goWord); ok {
-			_, err := io.WriteString(rw, readyWord+nonce+"\n")
+		if nonce, ok := strings.CutPrefix(line, goLine); ok {
+			_, err := io.WriteString(rw, readyLine+nonce+"\n")
 			return err
 		}
-		if nonce, ok := strings.CutPrefix(line, helloWord); ok {
-			if _, err := io.WriteString(rw, hereWord+nonce+"\n"); err != nil {
+		if nonce, ok := strings.CutPrefix(line, helloLine); ok {
+			if _, err := io.WriteString(rw, hereLine+nonce+"\n"); err != nil {
 				return err
 			}
 		}

@@ -89,10 +89,10 @@ func known(err error) bool {
 func TestGreetingAfterGarbage(t *testing.T) {
 	t.Parallel()
 	node, guest := net.Pipe()
-	garbage := strings.Repeat("\x00\x01\n"+helloWord+"\n"+goWord, 100)
+	garbage := strings.Repeat("\x00\x01\n"+helloLine+"\n"+goLine, 100)
 	answered := make(chan error, 1)
 	go func() {
-		_, _ = io.WriteString(guest, garbage+readyWord+"of another\n"+hereWord+"of another\n")
+		_, _ = io.WriteString(guest, garbage+readyLine+"of another\n"+hereLine+"of another\n")
 		answered <- Answer(struct {
 			io.Reader
 			io.Writer

@@ -40,7 +40,7 @@ func phase(d *Driver, uid string) rikv1alpha1.InstancePhase {
 	return ""
 }
 
-func TestLifeOfAnInstance(t *testing.T) {
+func TestLifecycleOfAnInstance(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		host := NewHost()
@@ -85,7 +85,7 @@ func TestStopOfAnUnknownInstanceIsConfirmed(t *testing.T) {
 	}
 }
 
-func TestProcessesOutliveTheDriver(t *testing.T) {
+func TestProcessesSurviveTheDriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		host := NewHost()

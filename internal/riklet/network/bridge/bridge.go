@@ -237,7 +237,7 @@ func (b *Bridge) members(link netlink.Link, _ Plan) (changed bool, err error) {
 	}
 	for _, n := range known.foreignNeighbors(ports) {
 		changed = true
-		if err := b.unlearn(&n); err != nil {
+		if err := b.deleteNeighbor(&n); err != nil {
 			return changed, err
 		}
 	}
@@ -305,13 +305,13 @@ func (b *Bridge) Remove(ctx context.Context) error {
 	return errors.Join(err, b.delete(all...))
 }
 
-// dumpsAtMost bounds how often a list is requested again because it changed during the dump.
-const dumpsAtMost = 20
+// maxDumps bounds how often a list is requested again because it changed during the dump.
+const maxDumps = 20
 
 func retried[T any](dump func() ([]T, error)) ([]T, error) {
 	var list []T
 	var err error
-	for range dumpsAtMost {
+	for range maxDumps {
 		if list, err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}

@@ -65,7 +65,7 @@ func (n *namespace) seen() string {
 	return text
 }
 
-func TestPrivilegedBridgeIsMadeOnce(t *testing.T) {
+func TestPrivilegedBridgeIsCreatedOnce(t *testing.T) {
 	privileged.Require(t)
 	host, b := newBridge(t)
 	p := mustDesire(t, someSettings)
@@ -89,7 +89,7 @@ func TestPrivilegedBridgeIsMadeOnce(t *testing.T) {
 	mustApply(t, b, p, true)
 }
 
-func TestPrivilegedBridgeIsPutRight(t *testing.T) {
+func TestPrivilegedBridgeIsRepaired(t *testing.T) {
 	privileged.Require(t)
 	host, b := newBridge(t)
 	p := mustDesire(t, someSettings)
@@ -186,7 +186,7 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for prefix, want := range map[string]bool{"10.62.0.0/16": false, "10.77.0.0/16": true, "10.78.0.0/16": true, "10.79.0.0/16": true, "10.80.0.0/16": false, "10.81.0.0/16": true} {
-		if !slices.ContainsFunc(uses, func(u Use) bool { return u.Prefix.String() == prefix && u.Beyond == want }) {
+		if !slices.ContainsFunc(uses, func(u Use) bool { return u.Prefix.String() == prefix && u.CrossesGateway == want }) {
 			t.Errorf("Host() = %+v, want the route to %s with Beyond = %v", uses, prefix, want)
 		}
 	}
@@ -198,10 +198,10 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 		t.Error("LinkMTU() of an address that nobody has = nil, want an error")
 	}
 	s := NewSwitch(b, nil)
-	if err := s.Configure(t.Context(), someSettings); !errors.Is(err, ErrClash) || !strings.Contains(err.Error(), "lan") {
+	if err := s.Configure(t.Context(), someSettings); !errors.Is(err, ErrOverlap) || !strings.Contains(err.Error(), "lan") {
 		t.Errorf("Configure() = %v, want ErrClash", err)
 	}
-	if err := s.Ready(); !errors.Is(err, ErrClash) || !errors.Is(err, instance.ErrNetworkNotReady) {
+	if err := s.Ready(); !errors.Is(err, ErrOverlap) || !errors.Is(err, instance.ErrNetworkNotReady) {
 		t.Errorf("Ready() = %v, want ErrClash and ErrNetworkNotReady", err)
 	}
 	if left := host.devices(); !slices.Equal(left, []string{"lan"}) {
@@ -209,7 +209,7 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 	}
 	host.run("ip", "link", "del", "lan")
 	if err := errors.Join(s.Configure(t.Context(), someSettings), s.Ready()); err != nil {
-		t.Errorf("once the clash is over: %v", err)
+		t.Errorf("once the overlap is over: %v", err)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestPrivilegedAttachElsewhere(t *testing.T) {
 	}
 }
 
-func TestPrivilegedBridgeComesBackWithItsPorts(t *testing.T) {
+func TestPrivilegedBridgeIsRecreatedWithItsPorts(t *testing.T) {
 	privileged.Require(t)
 	host, s := newSwitch(t)
 	one, two := newNamespace(t), newNamespace(t)
@@ -374,7 +374,7 @@ func TestPrivilegedBridgeComesBackWithItsPorts(t *testing.T) {
 	talk(t, one, two, to.Address.Addr().String(), "", "10.62.7.2")
 }
 
-func TestPrivilegedNewAgentGoesOn(t *testing.T) {
+func TestPrivilegedNewAgentTakesOver(t *testing.T) {
 	privileged.Require(t)
 	host, s := newSwitch(t)
 	first, second, third := newNamespace(t), newNamespace(t), newNamespace(t)

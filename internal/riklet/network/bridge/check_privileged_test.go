@@ -93,7 +93,7 @@ func TestPrivilegedCheckPort(t *testing.T) {
 	check("after Keep")
 	// The node gets another range.
 	other := someSettings
-	other.PodCIDR, other.Claims = netip.MustParsePrefix("10.99.3.0/26"), nil
+	other.PodCIDR, other.ClusterRanges = netip.MustParsePrefix("10.99.3.0/26"), nil
 	if err := s.Configure(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}

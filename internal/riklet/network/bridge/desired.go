@@ -23,8 +23,8 @@ type Settings struct {
 	PodCIDR netip.Prefix // the node's own range
 	// MTU is the MTU of instances. 0 means the kernel's default.
 	MTU int
-	// Claims are the ranges that must not overlap the host's own networks.
-	Claims []Claim
+	// ClusterRanges are the ranges that must not overlap the host's own networks.
+	ClusterRanges []ClusterRange
 	// Domain is the DNS domain of the cluster.
 	Domain string
 }

@@ -49,7 +49,7 @@ var (
 	allAddresses   = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 )
 
-func TestGenuine(t *testing.T) {
+func TestSourceFilter(t *testing.T) {
 	t.Parallel()
 	own, others := MAC(forgerAddress), MAC(victimAddress)
 	changed := func(frame []byte, at int) []byte {

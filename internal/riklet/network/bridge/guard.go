@@ -185,7 +185,7 @@ func neighbor(device int, address netip.Addr) *netlink.Neigh {
 }
 
 // sticky is NTF_STICKY of linux/neighbor.h.
-const sticky = 0x40
+const permanent = 0x40
 
 // station returns the bridge's forwarding entry for an instance. An instance that is never
 // queried by ARP may be silent for long. Without the entry, the bridge would forget its port and
@@ -193,7 +193,7 @@ const sticky = 0x40
 func station(port int, address netip.Addr) *netlink.Neigh {
 	return &netlink.Neigh{
 		LinkIndex: port, Family: unix.AF_BRIDGE, HardwareAddr: MAC(address),
-		Flags: netlink.NTF_MASTER | sticky, State: netlink.NUD_NOARP, // bridge(8): static sticky
+		Flags: netlink.NTF_MASTER | permanent, State: netlink.NUD_NOARP, // bridge(8): static sticky
 	}
 }
 
@@ -210,12 +210,12 @@ func (b *Bridge) place(port netlink.Link, bridge int, address netip.Addr) error 
 func (b *Bridge) forget(port netlink.Link) error {
 	_, address, ok := readAlias(b.name, port.Attrs().Alias)
 	if bridge := port.Attrs().MasterIndex; ok && bridge != 0 {
-		return b.unlearn(neighbor(bridge, address))
+		return b.deleteNeighbor(neighbor(bridge, address))
 	}
 	return nil
 }
 
-func (b *Bridge) unlearn(n *netlink.Neigh) error {
+func (b *Bridge) deleteNeighbor(n *netlink.Neigh) error {
 	if err := b.handle.NeighDel(n); err != nil && !errors.Is(err, unix.ENOENT) && !isNotFound(err) {
 		return fmt.Errorf("removing the neighbor %s: %w", n.IP, err)
 	}

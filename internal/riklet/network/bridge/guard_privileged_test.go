@@ -76,7 +76,7 @@ func neighborEntries(host, victim *namespace) string {
 	return host.run("ip", "neigh", "show", victimAddress.String()) + victim.run("ip", "neigh", "show", gatewayAddress.String()) + fmt.Sprint(entries)
 }
 
-func TestPrivilegedNobodyTakesAnothersAddress(t *testing.T) {
+func TestPrivilegedAddressSpoofingIsBlocked(t *testing.T) {
 	privileged.Require(t)
 	for name, start := range map[string]func(*testing.T, *namespace) forger{"container": rawSocket, "microVM": guestKernel} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func receivesOnlyGenuine(t *testing.T, n *namespace, at interface{ String() stri
 }
 
 // The next check restores what another program removed, and removes entries of no instance.
-func TestPrivilegedGuardsArePutRight(t *testing.T) {
+func TestPrivilegedGuardsAreRepaired(t *testing.T) {
 	privileged.Require(t)
 	host, s := newSwitch(t)
 	in, victim := newNamespace(t), newNamespace(t)

@@ -94,7 +94,7 @@ func newBridge(t testing.TB) (*namespace, *Bridge) {
 
 var someSettings = Settings{
 	PodCIDR: netip.MustParsePrefix("10.62.7.0/24"), MTU: 1400, Domain: "rik.local",
-	Claims: []Claim{{netip.MustParsePrefix("10.62.7.0/24"), "this node's range", "--cluster-cidr"}},
+	ClusterRanges: []ClusterRange{{netip.MustParsePrefix("10.62.7.0/24"), "this node's range", "--cluster-cidr"}},
 }
 
 func newSwitch(t testing.TB) (*namespace, *Switch) {

@@ -36,15 +36,15 @@ func (b *Bridge) Host() ([]Use, error) {
 	for _, r := range routes {
 		if r.Dst != nil {
 			uses = append(uses, Use{
-				Prefix: prefixOf(r.Dst), Device: names[r.LinkIndex], Protocol: int(r.Protocol), Beyond: private[r.LinkIndex] || beyond(r),
+				Prefix: prefixOf(r.Dst), Device: names[r.LinkIndex], Protocol: int(r.Protocol), CrossesGateway: private[r.LinkIndex] || crossesGateway(r),
 			})
 		}
 	}
 	return uses, nil
 }
 
-// beyond reports whether a route uses a gateway or drops packets.
-func beyond(r netlink.Route) bool {
+// crossesGateway reports whether a route uses a gateway or drops packets.
+func crossesGateway(r netlink.Route) bool {
 	switch r.Type {
 	case unix.RTN_BLACKHOLE, unix.RTN_UNREACHABLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
 		return true

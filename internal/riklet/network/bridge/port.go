@@ -83,7 +83,7 @@ func (b *Bridge) connect(ctx context.Context, w Wire, namespace *os.File) error 
 	if err := b.attach(w, namespace); err != nil {
 		return err
 	}
-	return b.settle(ctx, Device(w.UID), b.name)
+	return b.waitForCarrier(ctx, Device(w.UID), b.name)
 }
 
 // How long the devices may take to come up, and how often to check.
@@ -92,10 +92,10 @@ const (
 	settlePoll    = time.Millisecond
 )
 
-// settle waits until the devices forward frames. The kernel lets a port forward some time after
+// waitForCarrier waits until the devices forward frames. The kernel lets a port forward some time after
 // it has a carrier, up to a second. A frame sent before that would be lost, and sent again only a
 // second later. Since Linux 6.9, a query of the device makes the kernel do it at once.
-func (b *Bridge) settle(ctx context.Context, devices ...string) error {
+func (b *Bridge) waitForCarrier(ctx context.Context, devices ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("the device did not come up"))
 	defer cancel()
 	for _, name := range devices {

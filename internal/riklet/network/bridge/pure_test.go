@@ -47,13 +47,13 @@ func use(prefix, device string) Use {
 // beyondLink returns a route that does not lead to machines on a link.
 func beyondLink(prefix, device string) Use {
 	u := use(prefix, device)
-	u.Beyond = true
+	u.CrossesGateway = true
 	return u
 }
 
-func TestClash(t *testing.T) {
+func TestOverlap(t *testing.T) {
 	t.Parallel()
-	claims := []Claim{
+	ranges := []ClusterRange{
 		{netip.MustParsePrefix("10.62.7.0/24"), "this node's range", "--cluster-cidr"},
 		{netip.MustParsePrefix("10.63.0.0/16"), "the range of cluster IPs", "--service-cidr"},
 		{netip.Prefix{}, "nothing", "--none"},
@@ -65,7 +65,7 @@ func TestClash(t *testing.T) {
 	cases := []struct {
 		name string
 		host []Use
-		want []string // parts of the message; none: no clash
+		want []string // parts of the message; none: no overlap
 	}{
 		{"nothing", nil, nil},
 		{"elsewhere", []Use{use("192.168.1.0/24", "eth0"), use("10.62.8.0/24", "eth0"), use("fd00::/8", "eth0")}, nil},
@@ -77,15 +77,15 @@ func TestClash(t *testing.T) {
 		{"larger routes through a gateway", []Use{beyondLink("10.0.0.0/8", "tun0"), beyondLink("10.62.0.0/15", "eth0"), beyondLink("10.0.0.0/8", "")}, nil},
 		{"the same route through a gateway", []Use{beyondLink("10.63.0.0/16", "eth0")}, []string{"10.63.0.0/16 on eth0", "--service-cidr"}},
 		{"a smaller route through a gateway", []Use{beyondLink("10.63.9.0/24", "eth0")}, []string{"10.63.9.0/24 on eth0"}},
-		{"a larger network of an address", []Use{{Prefix: netip.MustParsePrefix("10.0.0.5/8"), Device: "tun0", Address: true, Beyond: true}}, []string{"10.0.0.5/8 on tun0"}},
+		{"a larger network of an address", []Use{{Prefix: netip.MustParsePrefix("10.0.0.5/8"), Device: "tun0", Address: true, CrossesGateway: true}}, []string{"10.0.0.5/8 on tun0"}},
 		{"an address", []Use{address}, []string{"the address 10.63.4.5/24 on eth0", "--service-cidr"}},
 		{"a blackhole", []Use{beyondLink("10.62.7.0/25", "")}, []string{"the route to 10.62.7.0/25; choose"}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			err := Clash("rik0", claims, tc.host)
-			if (err != nil) != (len(tc.want) > 0) || (err != nil && !errors.Is(err, ErrClash)) {
+			err := CheckOverlap("rik0", ranges, tc.host)
+			if (err != nil) != (len(tc.want) > 0) || (err != nil && !errors.Is(err, ErrOverlap)) {
 				t.Fatalf("Clash() = %v, want %q", err, tc.want)
 			}
 			for _, part := range tc.want {
@@ -95,7 +95,7 @@ func TestClash(t *testing.T) {
 			}
 		})
 	}
-	if err := Clash("rik0", claims, []Use{address, address}); strings.Count(err.Error(), "eth0") != 1 {
+	if err := CheckOverlap("rik0", ranges, []Use{address, address}); strings.Count(err.Error(), "eth0") != 1 {
 		t.Errorf("Clash() = %v, want one and the same use named once", err)
 	}
 }

@@ -51,7 +51,7 @@ func (s *Switch) Ready() error {
 	return s.trouble
 }
 
-// Configure sets up the bridge according to the settings. If that fails, or if the settings clash
+// Configure sets up the bridge according to the settings. If that fails, or if the settings overlap
 // with the host's networks, connected instances stay connected, and new ones wait. Only one call
 // may run at a time.
 func (s *Switch) Configure(ctx context.Context, settings Settings) error {
@@ -79,7 +79,7 @@ func (s *Switch) configure(ctx context.Context, settings Settings) (Plan, *ipam.
 	if err != nil {
 		return plan, nil, err
 	}
-	if err := Clash(s.bridge.name, settings.Claims, host); err != nil {
+	if err := CheckOverlap(s.bridge.name, settings.ClusterRanges, host); err != nil {
 		return plan, nil, err
 	}
 	changed, err := s.bridge.Apply(ctx, plan)

@@ -26,15 +26,15 @@ import (
 const (
 	// ttl is short, because the answer for a workload may change at any time.
 	ttl = 5
-	// forwardsAtOnce bounds the queries that wait for other servers. It also ends a loop of
+	// maxForwards bounds the queries that wait for other servers. It also ends a loop of
 	// servers that query each other. See share.
-	forwardsAtOnce = 256
-	// waitsAtOnce bounds the queries that wait for an answer to the same query.
-	waitsAtOnce = 2048
-	// connectionsAtOnce bounds TCP connections, which may be idle for a while. They are shared
+	maxForwards = 256
+	// maxWaiting bounds the queries that wait for an answer to the same query.
+	maxWaiting = 2048
+	// maxConnections bounds TCP connections, which may be idle for a while. They are shared
 	// among clients as well.
-	connectionsAtOnce = 128
-	idle              = 10 * time.Second
+	maxConnections = 128
+	idle           = 10 * time.Second
 	// udpSize is the packet size that passes any network without fragmentation, as agreed for all
 	// servers (DNS flag day 2020).
 	udpSize = 1232
@@ -98,7 +98,7 @@ func (s *Server) Run(ctx context.Context) error {
 	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) { s.serve(inFlight, w, q) })
 	servers := []*dns.Server{
 		{PacketConn: s.udp, Handler: handler, UDPSize: dns.DefaultMsgSize},
-		{Listener: sharing{s.tcp, newShare(connectionsAtOnce)}, Handler: handler, IdleTimeout: func() time.Duration { return idle }},
+		{Listener: sharing{s.tcp, newFairQueue(maxConnections)}, Handler: handler, IdleTimeout: func() time.Duration { return idle }},
 	}
 	for _, server := range servers {
 		started := make(chan struct{})

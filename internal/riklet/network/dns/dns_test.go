@@ -178,7 +178,7 @@ func TestNamesOfTheCluster(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooLongComesByTCP(t *testing.T) {
+func TestLongAnswersUseTCP(t *testing.T) {
 	t.Parallel()
 	s := run(t, nil)
 	const name = "many.other.rik.local."
@@ -280,7 +280,7 @@ func echo(rw dns.ResponseWriter, q *dns.Msg) {
 	_ = rw.WriteMsg(reply)
 }
 
-func TestOtherNamesAreAskedOfTheHostsServers(t *testing.T) {
+func TestOtherNamesGoToTheHostsServers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echo)
 	s := behind(t, w.port, "127.0.0.1")
@@ -303,9 +303,9 @@ func TestOtherNamesAreAskedOfTheHostsServers(t *testing.T) {
 	}
 }
 
-// TestOneClientDoesNotSilenceOthers checks that a client whose queries are never answered uses no
+// TestOneClientDoesNotBlockOthers checks that a client whose queries are never answered uses no
 // more than its share of the waiting queries.
-func TestOneClientDoesNotSilenceOthers(t *testing.T) {
+func TestOneClientDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
 		if !strings.HasPrefix(q.Question[0].Name, "slow.") {
@@ -342,7 +342,7 @@ func TestConnectionsAreShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := sharing{inner, newShare(8)}
+	l := sharing{inner, newFairQueue(8)}
 	t.Cleanup(func() { _ = l.Close() })
 	accepted := make(chan net.Conn, 20)
 	go func() {
@@ -385,7 +385,7 @@ func TestConnectionsAreShared(t *testing.T) {
 	}
 }
 
-func TestASecondServerIsAsked(t *testing.T) {
+func TestSecondServerIsQueried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echo)
 	// No server listens at the first address: the kernel reports that at once.
@@ -411,7 +411,7 @@ func TestNoServerAnswers(t *testing.T) {
 	}
 }
 
-func TestItselfIsNotAsked(t *testing.T) {
+func TestOwnAddressIsNotQueried(t *testing.T) {
 	t.Parallel()
 	config := &dns.ClientConfig{Servers: []string{"10.62.1.1", "::ffff:10.62.1.1", "192.0.2.53", "fe80::1%eth0", "nonsense"}, Port: "53"}
 	want := []string{"192.0.2.53:53", "[fe80::1%eth0]:53"}
@@ -432,7 +432,7 @@ func TestItselfIsNotAsked(t *testing.T) {
 	}
 }
 
-func TestStrangersAreNotServedTheWorld(t *testing.T) {
+func TestUnknownClientsGetNoExternalNames(t *testing.T) {
 	t.Parallel()
 	s := run(t, nil)
 	for client, want := range map[string]bool{
@@ -445,7 +445,7 @@ func TestStrangersAreNotServedTheWorld(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsSurvived(t *testing.T) {
+func TestInvalidMessages(t *testing.T) {
 	t.Parallel()
 	s := run(t, nil)
 	conn, err := net.Dial("udp", s.Address().String())
@@ -476,7 +476,7 @@ func TestNonsenseIsSurvived(t *testing.T) {
 	}
 }
 
-func TestTheHostsFileIsReadAgain(t *testing.T) {
+func TestServersFileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "resolv.conf")
 	u := newUpstream(Config{Resolver: path}, netip.MustParseAddrPort("10.62.1.1:53"))
@@ -504,7 +504,7 @@ func TestTheHostsFileIsReadAgain(t *testing.T) {
 	}
 }
 
-func TestNobodySetTheDomain(t *testing.T) {
+func TestDomainIsNotSet(t *testing.T) {
 	t.Parallel()
 	empty := &netmap.Snapshot{}
 	s := run(t, func(c *Config) { c.Snapshot = func() *netmap.Snapshot { return empty } })
@@ -513,7 +513,7 @@ func TestNobodySetTheDomain(t *testing.T) {
 	}
 }
 
-func TestATakenAddressIsNamed(t *testing.T) {
+func TestTakenAddressIsReported(t *testing.T) {
 	t.Parallel()
 	s := run(t, nil)
 	_, err := Listen(t.Context(), Config{Listen: s.Address(), Snapshot: known})
@@ -522,7 +522,7 @@ func TestATakenAddressIsNamed(t *testing.T) {
 	}
 }
 
-func TestEndsBeforeItBegan(t *testing.T) {
+func TestCanceledBeforeRun(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -17,7 +17,7 @@ import (
 
 // A query that many clients send at the same time is forwarded once, and none of the clients is
 // refused.
-func TestIdenticalQuestionsAreMerged(t *testing.T) {
+func TestIdenticalQueriesAreMerged(t *testing.T) {
 	t.Parallel()
 	const clients = 200
 	var s *Server
@@ -33,7 +33,7 @@ func TestIdenticalQuestionsAreMerged(t *testing.T) {
 			s.upstream.waits.mu.Lock()
 			waiting := s.upstream.waits.taken
 			s.upstream.waits.mu.Unlock()
-			if waiting > forwardsAtOnce/2 {
+			if waiting > maxForwards/2 {
 				return
 			}
 			select {
@@ -67,12 +67,12 @@ func TestIdenticalQuestionsAreMerged(t *testing.T) {
 		}
 	}
 	// Attempts, not clients: the servers were silent for a while.
-	if asked := int(w.asked.Load()); asked > leastAttempts {
+	if asked := int(w.asked.Load()); asked > minAttempts {
 		t.Errorf("the server was asked %d times", asked)
 	}
 }
 
-func TestAnswersAreKept(t *testing.T) {
+func TestAnswersAreCached(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
 		if q.Question[0].Name != "none.example." {
@@ -105,7 +105,7 @@ func names(records []dns.RR) (all []string) {
 	return all
 }
 
-func TestHowLongAnswersAreKept(t *testing.T) {
+func TestCacheDurations(t *testing.T) {
 	t.Parallel()
 	record := func(text string) dns.RR {
 		r, err := dns.NewRR(text)
@@ -160,7 +160,7 @@ func TestHowLongAnswersAreKept(t *testing.T) {
 }
 
 // A lost packet must not cause a failure for the client.
-func TestAQuestionIsAskedAgain(t *testing.T) {
+func TestQueryIsRetried(t *testing.T) {
 	t.Parallel()
 	var came atomic.Int32
 	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
@@ -175,7 +175,7 @@ func TestAQuestionIsAskedAgain(t *testing.T) {
 }
 
 // A late answer of a slow server still counts.
-func TestALateAnswerCounts(t *testing.T) {
+func TestLateAnswerIsUsed(t *testing.T) {
 	t.Parallel()
 	var first atomic.Bool
 	again := make(chan struct{})
@@ -197,14 +197,14 @@ func TestALateAnswerCounts(t *testing.T) {
 	}
 }
 
-func TestASilentServerIsAskedLast(t *testing.T) {
+func TestSilentServerIsQueriedLast(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, echo)
-	silent, err := net.ListenPacket("udp", "127.0.0.2:"+w.port)
+	unresponsive, err := net.ListenPacket("udp", "127.0.0.2:"+w.port)
 	if err != nil {
 		t.Skip("the port is taken at another address: ", err)
 	}
-	defer silent.Close()
+	defer unresponsive.Close()
 	s := behind(t, w.port, "127.0.0.2", "127.0.0.1")
 	if reply := ask(t, s, "udp", "example.com.", dns.TypeA); len(reply.Answer) != 1 {
 		t.Fatalf("rcode %s", dns.RcodeToString[reply.Rcode])
@@ -213,7 +213,7 @@ func TestASilentServerIsAskedLast(t *testing.T) {
 	now := time.Now()
 	first, second := net.JoinHostPort("127.0.0.2", w.port), net.JoinHostPort("127.0.0.1", w.port)
 	u.mu.Lock()
-	until := u.silent[first].until
+	until := u.unresponsive[first].until
 	u.mu.Unlock()
 	if got := u.order(until.Add(-time.Nanosecond)); !slices.Equal(got, []string{second, first}) {
 		t.Errorf("order = %v", got)
@@ -227,7 +227,7 @@ func TestASilentServerIsAskedLast(t *testing.T) {
 	u.failed(map[string]int{first: 1})
 	u.failed(map[string]int{first: 1}) // from a query that tried it last
 	u.mu.Lock()
-	times := u.silent[first].times
+	times := u.unresponsive[first].times
 	u.mu.Unlock()
 	if times != 2 {
 		t.Errorf("it failed %d times, want 2", times)
@@ -239,7 +239,7 @@ func TestASilentServerIsAskedLast(t *testing.T) {
 }
 
 // A name that a program finds through the search list must never hide a name outside the cluster.
-func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
+func TestNamespaceDoesNotAnswerForOtherDomains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(rw dns.ResponseWriter, q *dns.Msg) {
 		switch q.Question[0].Name {
@@ -278,7 +278,7 @@ func TestANamespaceDoesNotAnswerForTheWorld(t *testing.T) {
 }
 
 // On a host without name servers, no name outside the cluster can be meant.
-func TestShortNamesWithoutAWorld(t *testing.T) {
+func TestShortNamesWithoutServers(t *testing.T) {
 	t.Parallel()
 	key := netmap.ServiceKey{Namespace: "dev", Workload: "web"}
 	alone := known()

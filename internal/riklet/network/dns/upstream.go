@@ -17,12 +17,12 @@ import (
 const (
 	// perQuery bounds the wait for other servers. Clients retry after 5 s.
 	perQuery = 4500 * time.Millisecond
-	// leastAttempts is the minimum number of attempts for a query, with one server or several.
-	leastAttempts = 3
+	// minAttempts is the minimum number of attempts for a query, with one server or several.
+	minAttempts = 3
 	// A server that does not answer is tried after the others for firstPause. The pause doubles
-	// each time it fails again, up to longestPause.
-	firstPause   = 2 * time.Second
-	longestPause = 30 * time.Second
+	// each time it fails again, up to maxPause.
+	firstPause = 2 * time.Second
+	maxPause   = 30 * time.Second
 	// lookInterval is the shortest time between two reads of the host's file.
 	lookInterval = 5 * time.Second
 )
@@ -37,22 +37,22 @@ type upstream struct {
 	path   string
 	port   string         // empty: 53, such a file has no other
 	own    netip.AddrPort // never queried, nor port 53 there: it leads to this server
-	slots  *share         // of queries to the servers
-	waits  *share         // of queries that wait for an answer, including one under way
+	slots  *fairQueue     // of queries to the servers
+	waits  *fairQueue     // of queries that wait for an answer, including one under way
 	cache  *cache
 	logger *slog.Logger
 
 	mu sync.Mutex
 	// The fields below are guarded by mu.
-	looked  time.Time
-	changed time.Time // modification time of the file
-	servers []string
-	silent  map[string]silence
-	flights map[queryKey]*flight
+	looked       time.Time
+	changed      time.Time // modification time of the file
+	servers      []string
+	unresponsive map[string]backoff
+	flights      map[queryKey]*flight
 }
 
-// silence is the state of a server that did not answer.
-type silence struct {
+// backoff is the state of a server that did not answer.
+type backoff struct {
 	times int
 	until time.Time
 	tried bool // one query tries it
@@ -66,8 +66,8 @@ type flight struct {
 
 func newUpstream(cfg Config, own netip.AddrPort) *upstream {
 	return &upstream{
-		path: cfg.Resolver, own: own, slots: newShare(forwardsAtOnce), waits: newShare(waitsAtOnce), cache: newCache(), logger: cfg.Logger,
-		silent: map[string]silence{}, flights: map[queryKey]*flight{},
+		path: cfg.Resolver, own: own, slots: newFairQueue(maxForwards), waits: newFairQueue(maxWaiting), cache: newCache(), logger: cfg.Logger,
+		unresponsive: map[string]backoff{}, flights: map[queryKey]*flight{},
 	}
 }
 
@@ -78,10 +78,10 @@ func (u *upstream) ask(ctx context.Context, q *dns.Msg, tcp bool, client netip.A
 	if reply := u.cache.get(key, time.Now()); reply != nil {
 		return replyTo(q, reply)
 	}
-	if !u.waits.take(client) {
+	if !u.waits.acquire(client) {
 		return failure(q)
 	}
-	defer u.waits.give(client)
+	defer u.waits.release(client)
 	f := u.join(ctx, key, client)
 	if f == nil {
 		return failure(q)
@@ -121,13 +121,13 @@ func (u *upstream) join(ctx context.Context, key queryKey, client netip.Addr) *f
 	if f, ok := u.flights[key]; ok {
 		return f
 	}
-	if !u.slots.take(client) {
+	if !u.slots.acquire(client) {
 		return nil
 	}
 	f := &flight{done: make(chan struct{})}
 	u.flights[key] = f
 	go func() {
-		defer u.slots.give(client)
+		defer u.slots.release(client)
 		reply, err := u.exchange(ctx, key)
 		if err != nil {
 			u.logger.Debug("name server does not answer", "name", key.name, "err", err)
@@ -150,8 +150,8 @@ type outcome struct {
 	err    error
 }
 
-// useful reports whether the reply is a real answer, not a server failure or a refusal.
-func (o outcome) useful() bool {
+// isAnswer reports whether the reply is a real answer, not a server failure or a refusal.
+func (o outcome) isAnswer() bool {
 	return o.reply != nil && o.reply.Rcode != dns.RcodeServerFailure && o.reply.Rcode != dns.RcodeRefused
 }
 
@@ -190,7 +190,7 @@ func (u *upstream) exchange(ctx context.Context, key queryKey) (*dns.Msg, error)
 			running--
 			open[o.server]--
 			switch {
-			case o.useful():
+			case o.isAnswer():
 				u.answered(o.server)
 				return o.reply, nil
 			case o.reply != nil: // it would answer the same again
@@ -214,7 +214,7 @@ func (u *upstream) exchange(ctx context.Context, key queryKey) (*dns.Msg, error)
 // more often.
 func attemptsAt(servers []string) []string {
 	var all []string
-	for len(all) < max(leastAttempts, 2*len(servers)) {
+	for len(all) < max(minAttempts, 2*len(servers)) {
 		all = append(all, servers...)
 	}
 	return all
@@ -231,7 +231,7 @@ func (u *upstream) attempt(ctx context.Context, key queryKey, server string) out
 		return outcome{server: server, err: err}
 	}
 	o := outcome{server: server, reply: reply}
-	if !o.useful() {
+	if !o.isAnswer() {
 		o.err = errors.New(server + " says " + dns.RcodeToString[reply.Rcode])
 	}
 	return o
@@ -245,14 +245,14 @@ func (u *upstream) order(now time.Time) []string {
 	defer u.mu.Unlock()
 	last := map[string]int{}
 	for _, server := range servers {
-		s, silent := u.silent[server]
+		s, unresponsive := u.unresponsive[server]
 		switch {
-		case !silent:
+		case !unresponsive:
 		case now.Before(s.until):
 			last[server] = 1
 		default:
 			s.until, s.tried = now.Add(firstPause), true
-			u.silent[server] = s
+			u.unresponsive[server] = s
 		}
 	}
 	slices.SortStableFunc(servers, func(a, b string) int { return last[a] - last[b] })
@@ -266,25 +266,25 @@ func (u *upstream) failed(open map[string]int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for server, n := range open {
-		s := u.silent[server]
+		s := u.unresponsive[server]
 		if n <= 0 || now.Before(s.until) && !s.tried {
 			continue
 		}
 		if s.times == 0 {
 			u.logger.Warn("a name server of the host does not answer; queries go to the others first", "server", server)
 		}
-		s.until = now.Add(min(firstPause<<min(s.times, 8), longestPause))
+		s.until = now.Add(min(firstPause<<min(s.times, 8), maxPause))
 		s.times++
 		s.tried = false
-		u.silent[server] = s
+		u.unresponsive[server] = s
 	}
 }
 
 func (u *upstream) answered(server string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if _, was := u.silent[server]; was {
-		delete(u.silent, server)
+	if _, was := u.unresponsive[server]; was {
+		delete(u.unresponsive, server)
 		u.logger.Info("a name server of the host answers again", "server", server)
 	}
 }
@@ -313,7 +313,7 @@ func (u *upstream) list() []string {
 	u.changed, u.servers = info.ModTime(), usable(config, u.own)
 	// Other servers may have other names.
 	u.cache.clear()
-	clear(u.silent)
+	clear(u.unresponsive)
 	return u.servers
 }
 

@@ -76,7 +76,7 @@ type jumps struct {
 	first bool     // the first of them is the first rule of the chain
 }
 
-func (j jumps) are(to string) bool {
+func (j jumps) onlyTo(to string) bool {
 	return len(j.rules) == 1 && j.first && j.rules[0] == "-j "+to
 }
 
@@ -194,7 +194,7 @@ func (c *change) moveJumps(have *contents, want *Table) {
 		wanted[j.From] = j.To
 	}
 	for _, from := range slices.Sorted(maps.Keys(have.jumps)) {
-		if to, ok := wanted[from]; ok && have.jumps[from].are(to) {
+		if to, ok := wanted[from]; ok && have.jumps[from].onlyTo(to) {
 			continue
 		}
 		for _, rule := range have.jumps[from].rules {
@@ -205,7 +205,7 @@ func (c *change) moveJumps(have *contents, want *Table) {
 	for _, from := range slices.Sorted(maps.Keys(wanted)) {
 		to := wanted[from]
 		c.after.jumps[from] = jumps{rules: []string{"-j " + to}, first: true}
-		if !have.jumps[from].are(to) {
+		if !have.jumps[from].onlyTo(to) {
 			c.line("-I ", from, " 1 -j ", to)
 			c.move++
 		}
@@ -218,7 +218,7 @@ func sameJumps(have *contents, want *Table) bool {
 		return false
 	}
 	for _, j := range want.Jumps {
-		if !have.jumps[j.From].are(j.To) {
+		if !have.jumps[j.From].onlyTo(j.To) {
 			return false
 		}
 	}

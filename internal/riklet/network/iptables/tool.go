@@ -222,15 +222,15 @@ func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...
 		err = cause
 	}
 	said := excerpt.Of(strings.TrimSpace(stderr.String()), maxSaid)
-	if lacking(said) {
+	if isUnsupported(said) {
 		return fmt.Errorf("running %s: %w: %w: %s", filepath.Base(path), ErrUnsupported, err, said)
 	}
 	return fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, said)
 }
 
-// lacking recognizes the messages of the programs about a missing match or target. Neither
+// isUnsupported recognizes the messages of the programs about a missing match or target. Neither
 // program has a separate exit code for that.
-func lacking(said string) bool {
+func isUnsupported(said string) bool {
 	for _, part := range []string{
 		"Couldn't load match", "Couldn't load target", "No chain/target/match by that name",
 		"missing kernel module", "not supported, missing", "Table does not exist",

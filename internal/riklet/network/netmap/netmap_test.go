@@ -60,7 +60,7 @@ func names[K comparable, V any](m map[K]V) []string {
 	return all
 }
 
-func TestApplyKeepsWhatIsSent(t *testing.T) {
+func TestApplyStoresWhatIsSent(t *testing.T) {
 	t.Parallel()
 	table := Open(Config{})
 	if diff := cmp.Diff(&Snapshot{
@@ -93,7 +93,7 @@ func TestApplyKeepsWhatIsSent(t *testing.T) {
 	}
 }
 
-func TestNothingGoesBeforeTheWholeIsComplete(t *testing.T) {
+func TestNothingIsRemovedBeforeTheNetmapIsComplete(t *testing.T) {
 	t.Parallel()
 	table := Open(Config{})
 	table.Apply(&nodev1.NetworkChanges{
@@ -146,7 +146,7 @@ func TestGoneAndMoved(t *testing.T) {
 	}
 }
 
-func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
+func TestInvalidEntriesAreSkipped(t *testing.T) {
 	t.Parallel()
 	bad := func(change func(*nodev1.ServicePort)) *nodev1.ServicePort {
 		p := port(80)
@@ -192,7 +192,7 @@ func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
 	}
 }
 
-func TestSubscribersHearOfChangesOnly(t *testing.T) {
+func TestSubscribersGetChangesOnly(t *testing.T) {
 	t.Parallel()
 	table := Open(Config{})
 	first, second := table.Subscribe(), table.Subscribe()
@@ -224,7 +224,7 @@ func TestSubscribersHearOfChangesOnly(t *testing.T) {
 	}
 }
 
-func TestOutlivesTheProcess(t *testing.T) {
+func TestSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "table")
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +254,7 @@ func TestOutlivesTheProcess(t *testing.T) {
 	})
 }
 
-func TestABrokenFileIsNone(t *testing.T) {
+func TestBrokenFileIsIgnored(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "table")
 	if err := os.WriteFile(path, []byte("\xff\xff nonsense"), 0o600); err != nil {
@@ -266,9 +266,9 @@ func TestABrokenFileIsNone(t *testing.T) {
 	}
 }
 
-// TestAnySplitIsTheWhole checks that the result does not depend on how the netmap is split into
+// TestAnySplitGivesTheWholeNetmap checks that the result does not depend on how the netmap is split into
 // messages, or on the former content.
-func TestAnySplitIsTheWhole(t *testing.T) {
+func TestAnySplitGivesTheWholeNetmap(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		number := rapid.IntRange(0, 9)
@@ -383,8 +383,8 @@ func FuzzApply(f *testing.F) {
 	})
 }
 
-// TestPartsAreSaid checks that a snapshot is marked while it is partial.
-func TestPartsAreSaid(t *testing.T) {
+// TestPartsAreMarked checks that a snapshot is marked while it is partial.
+func TestPartsAreMarked(t *testing.T) {
 	t.Parallel()
 	table := Open(Config{})
 	notified := table.Subscribe()

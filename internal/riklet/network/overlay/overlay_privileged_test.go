@@ -194,7 +194,7 @@ func TestPrivilegedFollowsChanges(t *testing.T) {
 	}
 }
 
-func TestPrivilegedPutsBackWhatOthersTookAway(t *testing.T) {
+func TestPrivilegedRestoresWhatOthersRemoved(t *testing.T) {
 	privileged.Require(t)
 	n1, _, n3, s := cluster(t)
 	n1.apply(s)

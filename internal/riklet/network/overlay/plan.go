@@ -190,15 +190,15 @@ func (h Host) onLink(a netip.Addr) bool {
 // Limits for the MTU of instances: the minimum of IPv6, and an assumption for a host whose MTU is
 // not known.
 const (
-	leastMTU, ordinaryMTU = 1280, 1500
-	// mostMTU is the MTU of jumbo frames. The loopback's MTU is larger.
-	mostMTU = 9000
+	minMTU, ordinaryMTU = 1280, 1500
+	// maxMTU is the MTU of jumbo frames. The loopback's MTU is larger.
+	maxMTU = 9000
 )
 
 // MTU returns the largest MTU of instances whose packets fit into a tunnel.
 func MTU(host Host) int {
 	underlay := cmp.Or(host.MTU, ordinaryMTU)
-	return max(min(underlay, mostMTU)-Overhead, leastMTU)
+	return max(min(underlay, maxMTU)-Overhead, minMTU)
 }
 
 // mac returns the MAC address of a node's tunnel device. Every node can derive it from the node's

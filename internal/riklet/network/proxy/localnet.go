@@ -24,8 +24,8 @@ var (
 	plain = regexp.MustCompile(`^[A-Za-z0-9@:_.-]{1,15}$`)
 )
 
-// mostLinks is how many links fit into the comment, which the kernel limits to 255 characters.
-const mostLinks = 12
+// maxLinks is how many links fit into the comment, which the kernel limits to 255 characters.
+const maxLinks = 12
 
 // localnet allows the node's own connections to 127.0.0.1 to leave through links to instances.
 // The kernel drops such packets unless route_localnet is set for the link.
@@ -64,7 +64,7 @@ func (l *localnet) plan(links []string) []string {
 		}
 	}
 	sorted := slices.Sorted(maps.Keys(all))
-	return sorted[:min(len(sorted), mostLinks)]
+	return sorted[:min(len(sorted), maxLinks)]
 }
 
 // open sets route_localnet for planned links, after the kernel has the comment.

@@ -27,8 +27,8 @@ const (
 	// checkPauseFactor limits checks to a twentieth of one CPU, on a machine with so many rules, from any
 	// program, that reading them takes long.
 	checkPauseFactor = 20
-	// soon is the time between a change of the rules and their first check.
-	soon = time.Second
+	// firstCheckDelay is the time between a change of the rules and their first check.
+	firstCheckDelay = time.Second
 	// DefaultDrainPeriod is how long flows stay on an endpoint that is being deleted. It is as
 	// long as the riklet waits before the stop signal (riklet/runner DefaultDrainDelay), unless
 	// the instance's grace period is shorter than three times that.
@@ -121,7 +121,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		err := p.Sync(ctx)
 		quiet := max(p.config.Coalesce, syncPauseFactor*time.Since(begun))
 		if changes != p.changes {
-			lookAt = earlier(lookAt, time.Now().Add(max(soon, checkPauseFactor*cost)))
+			lookAt = earlier(lookAt, time.Now().Add(max(firstCheckDelay, checkPauseFactor*cost)))
 		}
 		wait := time.Until(lookAt)
 		if err != nil && ctx.Err() == nil {

@@ -306,9 +306,9 @@ func (r *renderer) input() {
 
 // output refuses the node's own connections to virtual addresses without a service. Connections
 // to other virtual addresses already have a new destination at this point.
-func (r *renderer) output() { r.nowhere(chainOutput) }
+func (r *renderer) output() { r.addReject(chainOutput) }
 
-func (r *renderer) nowhere(chain string) {
+func (r *renderer) addReject(chain string) {
 	r.add(filter, chain, "-d", r.service, "-p tcp", refuse("tcp"))
 	r.add(filter, chain, "-d", r.service, refuse("icmp"))
 }
@@ -316,7 +316,7 @@ func (r *renderer) nowhere(chain string) {
 // forward accepts packets of the cluster, and drops those of unknown clients to it.
 func (r *renderer) forward() {
 	add := func(parts ...string) { r.add(filter, chainForward, parts...) }
-	r.nowhere(chainForward)
+	r.addReject(chainForward)
 	if port := r.in.Facts.TunnelPort; port != 0 {
 		// Behind the node's address these would look like the node's own.
 		add("-i", r.in.Facts.Bridge, "! -d", r.cluster, onPort("udp", int(port)), "-j DROP")

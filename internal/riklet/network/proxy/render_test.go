@@ -362,9 +362,9 @@ func TestRenderFilter(t *testing.T) {
 	}
 }
 
-// TestRenderStrangers checks that only the node and its instances can use virtual addresses,
+// TestRenderUnknownClients checks that only the node and its instances can use virtual addresses,
 // unless the operator allows others.
-func TestRenderStrangers(t *testing.T) {
+func TestRenderUnknownClients(t *testing.T) {
 	t.Parallel()
 	s := basic()
 	expose(s, "web", "10.63.0.1", port(80, 8080, tcp, inside))
@@ -476,9 +476,9 @@ func TestRenderPortsOfNodesAreReserved(t *testing.T) {
 	}
 }
 
-// TestRenderNamesStayTheNodes checks that DNS queries of instances to the bridge's address reach
+// TestRenderKeepsTheNodesNames checks that DNS queries of instances to the bridge's address reach
 // the name server, whatever node ports a workload has.
-func TestRenderNamesStayTheNodes(t *testing.T) {
+func TestRenderKeepsTheNodesNames(t *testing.T) {
 	t.Parallel()
 	for name, ready := range map[string]bool{"ready": true, "not ready": false} {
 		s := basic()

@@ -339,10 +339,10 @@ func foreign(rules string) string {
 	return kept.String()
 }
 
-// TestPrivilegedNobodyTakesAReservedPort checks that an unprivileged process cannot take a port
+// TestPrivilegedReservedPortsStayFree checks that an unprivileged process cannot take a port
 // that a service has on a node, also across a restart of the riklet. A process at a loopback
 // address keeps the port there.
-func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
+func TestPrivilegedReservedPortsStayFree(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, _ string) {
 		w.a2.serve("a2", "10.62.1.3:8080")
 		w.nodeA.serve("first", "127.0.0.1:30081")
@@ -382,10 +382,10 @@ func TestPrivilegedNobodyTakesAReservedPort(t *testing.T) {
 	})
 }
 
-// TestPrivilegedStrangers checks a machine of the LAN that has a route to the cluster's ranges.
+// TestPrivilegedUnknownClients checks a machine of the LAN that has a route to the cluster's ranges.
 // It reaches neither instances nor virtual addresses nor the name server, and its tunnel packets
 // are dropped. It reaches exposed ports. An allowed machine reaches everything.
-func TestPrivilegedStrangers(t *testing.T) {
+func TestPrivilegedUnknownClients(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		w.nodeA.run(program, "-P", "FORWARD", "ACCEPT")
 		w.a2.serve("a2", "10.62.1.3:8080")

@@ -69,9 +69,9 @@ func TestDescribeInstances(t *testing.T) {
 	}
 }
 
-// TestTakeOfOthers checks that a node which is not asked is answered, and that its packets say
+// TestFramesOfOtherNodesAreIgnored checks that a node which is not asked is answered, and that its packets say
 // nothing about the nodes that are asked.
-func TestTakeOfOthers(t *testing.T) {
+func TestFramesOfOtherNodesAreIgnored(t *testing.T) {
 	t.Parallel()
 	w := &recorder{}
 	near, far, unknown := Peer{Name: "b", Check: netip.MustParseAddr("10.62.2.255")}, Peer{Name: "c", Check: netip.MustParseAddr("10.62.3.255")}, netip.MustParseAddr("10.62.4.255")

@@ -73,7 +73,7 @@ func copyOutput(sink io.Writer, from *os.File) {
 		return
 	}
 	buf := make([]byte, 32<<10)
-	for total := 0; total < restAtMost; {
+	for total := 0; total < maxRemaining; {
 		n := 0
 		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }) //nolint:gosec // a descriptor; non-blocking
 		if n <= 0 {
@@ -86,6 +86,6 @@ func copyOutput(sink io.Writer, from *os.File) {
 	}
 }
 
-// restAtMost is the maximum size of a pipe for an unprivileged process
+// maxRemaining is the maximum size of a pipe for an unprivileged process
 // (/proc/sys/fs/pipe-max-size).
-const restAtMost = 1 << 20
+const maxRemaining = 1 << 20

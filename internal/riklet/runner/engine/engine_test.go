@@ -24,7 +24,7 @@ func TestStopSignals(t *testing.T) {
 	}
 }
 
-func TestContainerIDsAreTakenApart(t *testing.T) {
+func TestSplitID(t *testing.T) {
 	t.Parallel()
 	uid, name, ok := SplitID(ContainerID("0b5c1e8e-0000-4000-8000-000000000000", "my-app"))
 	if !ok || uid != "0b5c1e8e-0000-4000-8000-000000000000" || name != "my-app" {

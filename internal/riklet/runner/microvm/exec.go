@@ -17,7 +17,7 @@ func (e *machines) Exec(ctx context.Context, r engine.Running, name string, o in
 		process.Env = []string{command.DefaultTerm} // the container's TERM wins
 	}
 	running, err := e.guest(r.Instance.UID).Run(ctx, process, guest.Streams{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr})
-	if code, never := neverRanInside(err); never {
+	if code, never := startErrorCode(err); never {
 		if o.Stderr != nil {
 			fmt.Fprintln(o.Stderr, err)
 		}
@@ -35,7 +35,7 @@ func (e *machines) Exec(ctx context.Context, r engine.Running, name string, o in
 	return exit.Code, err
 }
 
-func neverRanInside(err error) (code int, never bool) {
+func startErrorCode(err error) (code int, never bool) {
 	switch {
 	case errors.Is(err, guest.ErrNoProgram):
 		return command.CodeNotFound, true

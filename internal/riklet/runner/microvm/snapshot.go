@@ -124,9 +124,9 @@ func (e *machines) Settle(ctx context.Context, uid string) error {
 // as block images.
 const (
 	reserveShare = 50
-	reserveMost  = 512 << 20
-	// devicesMost is an upper bound for the state of a machine's devices in a snapshot.
-	devicesMost = 64 << 20
+	maxReserve   = 512 << 20
+	// deviceMemoryBytes is an upper bound for the state of a machine's devices in a snapshot.
+	deviceMemoryBytes = 64 << 20
 )
 
 // checkSnapshotSpace rejects a snapshot that might fill the disk. Memory that the guest has never used
@@ -136,12 +136,12 @@ func checkSnapshotSpace(dir string, memoryBytes int64) error {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fmt.Errorf("reading the size of the file system of %s: %w", dir, err)
 	}
-	return freeSpace(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
+	return checkSpace(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
 }
 
-func freeSpace(free, size, memoryBytes int64) error {
-	reserve := min(size/reserveShare, reserveMost)
-	need := memoryBytes + memoryBytes/8 + devicesMost // the drivers' own bound
+func checkSpace(free, size, memoryBytes int64) error {
+	reserve := min(size/reserveShare, maxReserve)
+	need := memoryBytes + memoryBytes/8 + deviceMemoryBytes // the drivers' own bound
 	if free-need >= reserve {
 		return nil
 	}

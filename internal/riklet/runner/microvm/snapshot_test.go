@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestRoomForASnapshot(t *testing.T) {
+func TestCheckSnapshotSpace(t *testing.T) {
 	t.Parallel()
 	const gib = 1 << 30
 	for name, tc := range map[string]struct {
@@ -15,15 +15,15 @@ func TestRoomForASnapshot(t *testing.T) {
 		"plenty":                   {100 * gib, 200 * gib, gib, true},
 		"full":                     {0, 200 * gib, gib, false},
 		"only the memory fits":     {gib, 200 * gib, gib, false},
-		"the reserve is kept":      {gib + gib/8 + devicesMost + reserveMost - 1, 200 * gib, gib, false},
-		"exactly":                  {gib + gib/8 + devicesMost + reserveMost, 200 * gib, gib, true},
-		"a small disk keeps less":  {gib + gib/8 + devicesMost + 2*gib/reserveShare, 2 * gib, gib, true},
-		"but not nothing":          {gib + gib/8 + devicesMost, 2 * gib, gib, false},
+		"the reserve is kept":      {gib + gib/8 + deviceMemoryBytes + maxReserve - 1, 200 * gib, gib, false},
+		"exactly":                  {gib + gib/8 + deviceMemoryBytes + maxReserve, 200 * gib, gib, true},
+		"a small disk keeps less":  {gib + gib/8 + deviceMemoryBytes + 2*gib/reserveShare, 2 * gib, gib, true},
+		"but not nothing":          {gib + gib/8 + deviceMemoryBytes, 2 * gib, gib, false},
 		"as much memory as can be": {100 * gib, 200 * gib, 1 << 40, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := freeSpace(tc.free, tc.size, tc.memory)
+			err := checkSpace(tc.free, tc.size, tc.memory)
 			if (err == nil) != tc.fits {
 				t.Errorf("roomIn(%d, %d, %d) = %v, want fits: %v", tc.free, tc.size, tc.memory, err, tc.fits)
 			}

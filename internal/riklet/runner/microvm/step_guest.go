@@ -20,15 +20,15 @@ import (
 // a loaded machine takes many seconds.
 const guestTimeout = 3 * time.Minute
 
-// bootsAtMost is how often a machine is booted until its guest is ready. The guest init ends its
+// maxBoots is how often a machine is booted until its guest is ready. The guest init ends its
 // machine if the kernel started in an unusable state. That happens to emulated machines on a busy
 // node. It is no failure of the instance, so the restart policy does not apply.
-const bootsAtMost = 5
+const maxBoots = 5
 
 // guest connects to the guest init and configures it.
 func (v *sandbox) guest(ctx context.Context) error {
 	err := v.connectGuest(ctx)
-	for boots := 1; v.mayBootAgain(err) && boots < bootsAtMost && ctx.Err() == nil; boots++ {
+	for boots := 1; v.mayBootAgain(err) && boots < maxBoots && ctx.Err() == nil; boots++ {
 		if err = v.bootAgain(ctx, err); err == nil {
 			err = v.connectGuest(ctx)
 		}

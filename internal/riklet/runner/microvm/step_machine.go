@@ -100,11 +100,11 @@ const maxBootSlot = 30 * time.Second
 func (e *machines) bootSlot(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
 	case e.boots <- struct{}{}:
-		giveBack := sync.OnceFunc(func() { <-e.boots })
-		timer := time.AfterFunc(most, giveBack)
+		releaseSlot := sync.OnceFunc(func() { <-e.boots })
+		timer := time.AfterFunc(most, releaseSlot)
 		return func() {
 			timer.Stop()
-			giveBack()
+			releaseSlot()
 		}, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -153,8 +153,8 @@ func (v *sandbox) describe(ctx context.Context) error {
 	return nil
 }
 
-// endSeenAfter is how long to wait for a VMM's end after an operation on the VMM has failed.
-const endSeenAfter = time.Second
+// endTimeout is how long to wait for a VMM's end after an operation on the VMM has failed.
+const endTimeout = time.Second
 
 // errVMMEnded means that the VMM ended during an operation on it.
 var errVMMEnded = errors.New("the VMM ended")
@@ -181,7 +181,7 @@ func (v *sandbox) alive(ctx context.Context, work func(context.Context) error) e
 	err := work(ctx)
 	if err != nil {
 		// The VMM's end explains more, and may be seen later.
-		pause.For(ctx, endSeenAfter)
+		pause.For(ctx, endTimeout)
 	}
 	close(done)
 	<-watched

@@ -122,7 +122,7 @@ func TestGuestProcess(t *testing.T) {
 
 var errEnded = errors.New("the start ended")
 
-func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
+func TestConcurrentBootsAreLimited(t *testing.T) {
 	t.Parallel()
 	e := &machines{boots: make(chan struct{}, 1)}
 	release, err := e.bootSlot(t.Context(), time.Hour)
@@ -140,9 +140,9 @@ func TestNoMoreMachinesBootThanThereIsRoomFor(t *testing.T) {
 	}
 }
 
-// TestASlowBootHoldsUpNobody checks that slow machines do not block others: machines that are
+// TestSlowBootDelaysNoOther checks that slow machines do not block others: machines that are
 // slow by their own limits boot for minutes.
-func TestASlowBootHoldsUpNobody(t *testing.T) {
+func TestSlowBootDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	e := &machines{boots: make(chan struct{}, 1)}
 	slow, err := e.bootSlot(t.Context(), time.Millisecond)

@@ -50,7 +50,7 @@ func (e *pods) Exec(ctx context.Context, in engine.Running, name string, o insta
 	// The command leads a session inside the container. That session ends first, and then the
 	// runtime that waits for it.
 	x.Cmd.Cancel = func() error {
-		if pid, ok := awaitNoted(pidFile); ok {
+		if pid, ok := waitForPIDFile(pidFile); ok {
 			command.KillSession(pid)
 		}
 		return x.Cmd.Process.Kill()
@@ -96,7 +96,7 @@ const (
 	notePoll    = 5 * time.Millisecond
 )
 
-func awaitNoted(pidFile string) (pid int, ok bool) {
+func waitForPIDFile(pidFile string) (pid int, ok bool) {
 	for end := time.Now().Add(noteTimeout); ; time.Sleep(notePoll) {
 		if pid, ok := notedProcess(pidFile); ok || time.Now().After(end) {
 			return pid, ok

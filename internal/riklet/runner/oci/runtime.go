@@ -100,7 +100,7 @@ func (r program) kill(ctx context.Context, id string, signal syscall.Signal) err
 // after 0.3 s if the processes of a version 1 cgroup got no processor time meanwhile: about every
 // millisecond it thaws them and starts again.
 const (
-	holdsAtMost    = 10
+	maxHoldCalls   = 10
 	holdAgainAfter = 100 * time.Millisecond
 )
 
@@ -116,7 +116,7 @@ func (r program) hold(ctx context.Context, id string, held bool) error {
 		if err == nil || r.status(ctx, id) == status {
 			return nil
 		}
-		if n == holdsAtMost {
+		if n == maxHoldCalls {
 			return err
 		}
 		if !pause.For(ctx, holdAgainAfter) {
@@ -162,7 +162,7 @@ func CheckRunc(ctx context.Context, path string) error {
 		return fmt.Errorf("getting the version of %s: %w", path, err)
 	}
 	version, ok := runcVersion(string(out))
-	if ok && !safe(version) {
+	if ok && !isSafeVersion(version) {
 		return fmt.Errorf("%w (%s is %d.%d.%d)", ErrOldRunc, path, version[0], version[1], version[2])
 	}
 	return nil
@@ -183,9 +183,9 @@ func runcVersion(out string) (version [3]int, ok bool) {
 	return version, true
 }
 
-// safe reports whether a runc version has the fixes of November 2025, by the first fixed release
+// isSafeVersion reports whether a runc version has the fixes of November 2025, by the first fixed release
 // of each branch.
-func safe(v [3]int) bool {
+func isSafeVersion(v [3]int) bool {
 	switch {
 	case v[0] != 1:
 		return v[0] > 1

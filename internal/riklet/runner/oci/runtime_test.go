@@ -38,7 +38,7 @@ esac
 
 // On a busy node, runc cannot always pause at once. Of several containers, some may already be
 // paused at the next attempt.
-func TestPausingIsTriedAgain(t *testing.T) {
+func TestPauseIsRetried(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
@@ -50,7 +50,7 @@ func TestPausingIsTriedAgain(t *testing.T) {
 		{"at once", 0, "running", 1, ""},
 		{"on a busy node", 2, "running", 3, ""},
 		{"paused before", 1000, "paused", 1, ""},
-		{"never", 1000, "running", holdsAtMost, "unable to freeze"},
+		{"never", 1000, "running", maxHoldCalls, "unable to freeze"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -73,8 +73,8 @@ func TestRuncVersions(t *testing.T) {
 		"runc version 1.3.3-rc.1": true, "runc version 1.4.0": true, "runc version 1.5.2\nspec: 1.3.0": true, "runc version 2.0.0": true, "runc version 0.9.9": false,
 	} {
 		version, ok := runcVersion(out)
-		if !ok || safe(version) != want {
-			t.Errorf("%q: version %v, %v; safe %v, want %v", out, version, ok, safe(version), want)
+		if !ok || isSafeVersion(version) != want {
+			t.Errorf("%q: version %v, %v; safe %v, want %v", out, version, ok, isSafeVersion(version), want)
 		}
 	}
 	if _, ok := runcVersion("crun version 1.8"); ok {

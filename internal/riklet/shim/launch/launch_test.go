@@ -121,7 +121,7 @@ func TestFailureRoundTrip(t *testing.T) {
 	}
 }
 
-func TestReadFailureOfOddities(t *testing.T) {
+func TestReadFailureOfInvalidInput(t *testing.T) {
 	t.Parallel()
 	if err := ReadFailure(strings.NewReader("")); err != nil {
 		t.Errorf("ReadFailure() of nothing = %v", err)
@@ -151,7 +151,7 @@ func TestPathOf(t *testing.T) {
 	}
 }
 
-func TestEnterErrorSaysWhatHelps(t *testing.T) {
+func TestEnterErrorNamesTheNextStep(t *testing.T) {
 	t.Parallel()
 	for err, helps := range map[error]bool{syscall.EACCES: true, syscall.ENOENT: false, syscall.ENOTDIR: false} {
 		got := enterError("/srv/app", 4711, err)

@@ -135,7 +135,7 @@ func TestLongLineIsOneLine(t *testing.T) {
 	}
 }
 
-func TestAnyPiecesGiveTheSameText(t *testing.T) {
+func TestAnySplitGivesTheSameText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "riklog")
@@ -213,7 +213,7 @@ func TestFollowGoesOnOverRotationAndRestart(t *testing.T) {
 }
 
 // A run that was suspended to disk and restored continues its log.
-func TestTheSameRunGoesOn(t *testing.T) {
+func TestRunContinuesInItsLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	limits := Limits{Bytes: 100, Files: 3}
@@ -245,7 +245,7 @@ func TestTheSameRunGoesOn(t *testing.T) {
 
 // Deleting an instance removes its logs. A reader that follows one still gets everything written
 // before.
-func TestFollowReadsWhatIsRemoved(t *testing.T) {
+func TestFollowReadsRemovedFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "log")
 	stream := create(t, dir, 1, Limits{}).Stream(Stdout)

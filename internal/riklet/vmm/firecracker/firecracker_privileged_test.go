@@ -194,7 +194,7 @@ func TestPrivilegedJailsNeedDevicesAndPrograms(t *testing.T) {
 }
 
 // A machine whose jail is in an earlier directory of jails continues, and is removed at the end.
-func TestPrivilegedJailsOfBefore(t *testing.T) {
+func TestPrivilegedJailsOfAnEarlierRun(t *testing.T) {
 	privileged.Require(t)
 	d, m := fakeDriverOf(t, apitest.Version), machine(t)
 	before := d.config.JailDir
@@ -217,7 +217,7 @@ func TestPrivilegedJailsOfBefore(t *testing.T) {
 }
 
 // With cgroups of version 2 the jailer moves itself into its parent group, if that exists.
-func TestTheJailerStaysInTheMachinesCgroup(t *testing.T) {
+func TestJailerStaysInTheMachinesCgroup(t *testing.T) {
 	t.Parallel()
 	in := vmm.Machine{Cgroups: []string{"/sys/fs/cgroup/rik/u1/_vmm/cgroup.procs"}}
 	for _, tc := range []struct {

@@ -19,8 +19,8 @@ import (
 
 const (
 	originFile = "machine.json"
-	// stateAtMost is more than the size of the state of a machine's devices.
-	stateAtMost = 64 << 20
+	// maxStateSize is more than the size of the state of a machine's devices.
+	maxStateSize = 64 << 20
 )
 
 // origin describes the machine of a snapshot. Only the same machine can continue from it.
@@ -118,7 +118,7 @@ func (v *VM) save(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	for name, most := range map[string]int64{memoryFile: v.m.MemoryBytes + stateAtMost, stateFile: stateAtMost} {
+	for name, most := range map[string]int64{memoryFile: v.m.MemoryBytes + maxStateSize, stateFile: maxStateSize} {
 		if err := v.take(ctx, filepath.Join(outDir, name), filepath.Join(dir, name), most); err != nil {
 			return err
 		}

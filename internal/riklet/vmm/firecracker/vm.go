@@ -111,15 +111,15 @@ func (v *VM) Start(ctx context.Context) error {
 		if err := v.load(ctx); err != nil {
 			return err
 		}
-		return v.goOn(ctx)
+		return v.resume(ctx)
 	case i.State == saysPaused && v.waits():
-		return v.goOn(ctx)
+		return v.resume(ctx)
 	default:
 		return nil
 	}
 }
 
-func (v *VM) goOn(ctx context.Context) error {
+func (v *VM) resume(ctx context.Context) error {
 	if err := v.log(ctx, logResumed); err != nil {
 		return err
 	}

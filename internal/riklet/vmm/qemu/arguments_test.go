@@ -67,7 +67,7 @@ func TestProbeNamesWhatIsMissing(t *testing.T) {
 }
 
 // The probe's machine is created next to other machines.
-func TestProbeIsMadeBesideTheMachines(t *testing.T) {
+func TestProbeUsesItsOwnDirectory(t *testing.T) {
 	t.Parallel()
 	// Every user may run the program and enter the directory, because the VMM has its own user.
 	dir, err := os.MkdirTemp("", "rik-probe-test-")

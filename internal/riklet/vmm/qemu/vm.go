@@ -154,9 +154,9 @@ func (v *VM) Start(ctx context.Context) error {
 		if err := v.restore(ctx); err != nil {
 			return err
 		}
-		return v.goOn(ctx)
+		return v.resume(ctx)
 	case s == statePaused && v.waits():
-		return v.goOn(ctx)
+		return v.resume(ctx)
 	case s == stateShutdown:
 		return fmt.Errorf("the guest of machine %s has powered off: start a new one", v.m.ID)
 	default:
@@ -164,7 +164,7 @@ func (v *VM) Start(ctx context.Context) error {
 	}
 }
 
-func (v *VM) goOn(ctx context.Context) error {
+func (v *VM) resume(ctx context.Context) error {
 	if err := v.do(ctx, "cont"); err != nil {
 		return err
 	}

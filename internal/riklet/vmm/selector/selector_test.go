@@ -41,7 +41,7 @@ func (o *one) Cleanup(_ context.Context, m vmm.Machine) error {
 	return nil // a second call does nothing
 }
 
-func TestAMachineStaysWithItsDriver(t *testing.T) {
+func TestMachineKeepsItsDriver(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	a, b := &one{name: "a", unfit: vmm.ErrUnavailable}, &one{name: "b"}
@@ -76,7 +76,7 @@ func TestAMachineStaysWithItsDriver(t *testing.T) {
 	}
 }
 
-func TestWithoutADriverThatRunsHere(t *testing.T) {
+func TestNoUsableDriver(t *testing.T) {
 	t.Parallel()
 	why := errors.New("no such program")
 	_, err := Of(&one{name: "a", unfit: why}, &one{name: "b", unfit: vmm.ErrUnavailable}).Probe(t.Context())
@@ -87,7 +87,7 @@ func TestWithoutADriverThatRunsHere(t *testing.T) {
 
 // After a restart of the node, no file has the name of a machine's driver, but files of the
 // machine may be left.
-func TestWhatIsLeftOfAMachineIsCleanedUp(t *testing.T) {
+func TestCleanupOfAnEarlierMachine(t *testing.T) {
 	t.Parallel()
 	a, b := &one{name: "a"}, &one{name: "b"}
 	if err := Of(a, b).Cleanup(t.Context(), vmm.Machine{ID: "m", Dir: filepath.Join(t.TempDir(), "gone")}); err != nil {

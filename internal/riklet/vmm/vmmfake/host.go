@@ -51,7 +51,7 @@ func (host) Start(p guest.Process, stdin bool) (*guestinit.Child, error) {
 		err = cmd.Start()
 	}
 	if err != nil {
-		closeOurs(c)
+		closeParentEnds(c)
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("%w: %w", guest.ErrNoProgram, err)
 		}
@@ -96,7 +96,7 @@ func pipes(cmd *exec.Cmd, c *guestinit.Child, stdin bool) ([]*os.File, error) {
 	return theirs, nil
 }
 
-func closeOurs(c *guestinit.Child) {
+func closeParentEnds(c *guestinit.Child) {
 	for _, f := range []*os.File{c.Stdout, c.Stderr} {
 		if f != nil {
 			_ = f.Close()

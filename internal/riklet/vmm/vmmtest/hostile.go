@@ -57,13 +57,13 @@ func (s *suite) hostile(t *testing.T) {
 	if s.ControlSocket == nil {
 		t.Skip("the driver has no socket")
 	}
-	for name, lie := range lies {
+	for name, falsify := range lies {
 		t.Run(name, func(t *testing.T) {
 			m := s.machine(t)
 			// The peer is the test's own process. The driver must not refuse it because of its
 			// user.
 			m.UID, m.GID = uint32(os.Geteuid()), uint32(os.Getegid())
-			serve(t, s.ControlSocket(m), lie)
+			serve(t, s.ControlSocket(m), falsify)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
@@ -84,7 +84,7 @@ func (s *suite) hostile(t *testing.T) {
 			}
 		})
 	}
-	t.Run("another user", s.impostor)
+	t.Run("another user", s.rejectsImpostor)
 }
 
 func (s *suite) ask(ctx context.Context, m vmm.Machine) error {
@@ -102,9 +102,9 @@ func (s *suite) ask(ctx context.Context, m vmm.Machine) error {
 	return errors.Join(first, second, third)
 }
 
-// impostor checks that the driver sends nothing to a socket that another user than the machine's
+// rejectsImpostor checks that the driver sends nothing to a socket that another user than the machine's
 // serves.
-func (s *suite) impostor(t *testing.T) {
+func (s *suite) rejectsImpostor(t *testing.T) {
 	m := s.machine(t)
 	m.UID++
 	asked := make(chan struct{}, 100)

@@ -49,8 +49,8 @@ func (s *suite) connectTooEarly(t *testing.T) {
 	}
 }
 
-// life tests one machine from its start to its end.
-func (s *suite) life(t *testing.T) {
+// lifecycle tests one machine from its start to its end.
+func (s *suite) lifecycle(t *testing.T) {
 	m := s.machine(t)
 	run, v := s.up(t, m, func(v vmm.VM) {
 		ctx := s.context(t)
@@ -58,17 +58,17 @@ func (s *suite) life(t *testing.T) {
 		if err := v.Pause(ctx); err == nil {
 			t.Error("Pause() before Start() = nil, want an error")
 		}
-		twice(ctx, t, "Start()", v.Start)
+		isIdempotent(ctx, t, "Start()", v.Start)
 		wantState(ctx, t, v, vmm.StateRunning)
 	})
 	ctx := s.context(t)
-	twice(ctx, t, "Pause()", v.Pause)
+	isIdempotent(ctx, t, "Pause()", v.Pause)
 	wantState(ctx, t, v, vmm.StatePaused)
 	if err := v.Start(ctx); err != nil {
 		t.Errorf("Start() of a paused VM = %v, want nil", err)
 	}
 	wantState(ctx, t, v, vmm.StatePaused)
-	twice(ctx, t, "Resume()", v.Resume)
+	isIdempotent(ctx, t, "Resume()", v.Resume)
 	wantState(ctx, t, v, vmm.StateRunning)
 	s.greet(ctx, t, m)
 	s.measure(ctx, t, v, m)
@@ -154,10 +154,10 @@ func (s *suite) restore(ctx context.Context, t *testing.T, m vmm.Machine, dir st
 	run := s.boot(t, m)
 	v := s.connect(ctx, t, m)
 	wantState(ctx, t, v, vmm.StateNotStarted)
-	twice(ctx, t, "Start() of a restored VM", v.Start)
+	isIdempotent(ctx, t, "Start() of a restored VM", v.Start)
 	wantState(ctx, t, v, vmm.StateRunning)
 	s.greet(ctx, t, m)
-	twice(ctx, t, "Pause() of a restored VM", v.Pause)
+	isIdempotent(ctx, t, "Pause() of a restored VM", v.Pause)
 	wantState(ctx, t, v, vmm.StatePaused)
 	run.kill()
 }
@@ -268,7 +268,7 @@ func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vm
 		case <-run.ended:
 		case <-time.After(time.Second):
 		}
-		if boots == bootsAtMost || !strings.Contains(run.output.String(), guest.HeldUp) {
+		if boots == bootsAtMost || !strings.Contains(run.output.String(), guest.PausedMessage) {
 			t.Fatalf("the guest does not answer: %v", err)
 		}
 		run.kill()
@@ -293,7 +293,7 @@ func (s *suite) answer(ctx context.Context, m vmm.Machine) error {
 	return s.Greet(ctx, s.Driver.Channel(m))
 }
 
-func twice(ctx context.Context, t *testing.T, what string, do func(context.Context) error) {
+func isIdempotent(ctx context.Context, t *testing.T, what string, do func(context.Context) error) {
 	t.Helper()
 	for i := range 2 {
 		if err := do(ctx); err != nil {

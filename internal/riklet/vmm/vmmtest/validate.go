@@ -134,12 +134,12 @@ func (s *suite) prepare(t *testing.T) {
 			}
 		}
 	}
-	s.unreadable(t)
+	s.reportsUnreadableFile(t)
 }
 
-// unreadable checks that a file that the VMM's user cannot read is refused before the VMM
+// reportsUnreadableFile checks that a file that the VMM's user cannot read is refused before the VMM
 // starts, with the file's name.
-func (s *suite) unreadable(t *testing.T) {
+func (s *suite) reportsUnreadableFile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: the VMM reads what the test reads")
 		return

@@ -55,7 +55,7 @@ func Run(t *testing.T, c Config) {
 		{"Validate", s.validate},
 		{"Prepare", s.prepare},
 		{"ConnectTooEarly", s.connectTooEarly},
-		{"Life", s.life},
+		{"Life", s.lifecycle},
 		{"Snapshot", s.snapshot},
 		{"Connections", s.connections},
 		{"Killed", s.killed},

@@ -60,7 +60,7 @@ func validateOf(tb testing.TB, image string) *gate {
 	}
 }
 
-func TestGateJudgesAddresses(t *testing.T) {
+func TestGateChecksAddresses(t *testing.T) {
 	t.Parallel()
 	const image = "mine.example:5000/app"
 	for _, tc := range []struct{ image, target, addr, refused string }{
@@ -107,7 +107,7 @@ func TestGateJudgesAddresses(t *testing.T) {
 	}
 }
 
-func TestGateJudgesURLs(t *testing.T) {
+func TestGateChecksURLs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ image, url, refused string }{
 		{"mine.example/app", "https://mine.example/v2/", ""},

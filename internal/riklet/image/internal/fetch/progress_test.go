@@ -13,9 +13,9 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// TestReadingAnArchiveIsSaid checks that reading an archive is reported as a step before its
+// TestReadingAnArchiveReportsProgress checks that reading an archive is reported as a step before its
 // layers.
-func TestReadingAnArchiveIsSaid(t *testing.T) {
+func TestReadingAnArchiveReportsProgress(t *testing.T) {
 	t.Parallel()
 	spec := ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: bytes.Repeat([]byte("rik"), 100_000)}}}
 	dir := t.TempDir()
@@ -40,9 +40,9 @@ func TestReadingAnArchiveIsSaid(t *testing.T) {
 	}
 }
 
-// TestThePlainArchiveIsSaid checks the same for an archive that is not an image, and that the
+// TestPlainArchiveReportsProgress checks the same for an archive that is not an image, and that the
 // last progress is reported.
-func TestThePlainArchiveIsSaid(t *testing.T) {
+func TestPlainArchiveReportsProgress(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "a.tar")

@@ -208,7 +208,7 @@ func rawEntry(name string, kind byte, body string) []byte {
 
 // ext4 has one block for the attributes of a file, and other file systems have more. If it is
 // full, the disk may still have space.
-func TestApplyTellsALargeAttributeFromAFullDisk(t *testing.T) {
+func TestApplyDistinguishesALargeAttributeFromAFullDisk(t *testing.T) {
 	t.Parallel()
 	_, _, err := apply(t, wire.Limits{}, archive(t, attribute("user.large", strings.Repeat("x", 60<<10))))
 	if err != nil && !errors.Is(err, wire.ErrRefused) {

@@ -25,7 +25,7 @@ func newPlain(root string, budget *Budget, form wire.Form) *unpacker {
 	}
 	u.validate.plain = true
 	if form == wire.FormShared {
-		u.prepare = share
+		u.prepare = applyPlainEntry
 	}
 	return u
 }
@@ -35,9 +35,9 @@ func ApplyTar(ctx context.Context, root string, stream io.Reader, budget *Budget
 	return newPlain(root, budget, form).tar(ctx, stream)
 }
 
-// share makes a file owned by root and readable by all users, without further permissions. It
+// applyPlainEntry makes a file owned by root and readable by all users, without further permissions. It
 // skips entries other than files, directories and links.
-func share(hdr *tar.Header) (skip bool) {
+func applyPlainEntry(hdr *tar.Header) (skip bool) {
 	if hdr.Typeflag == tar.TypeFifo {
 		return true
 	}

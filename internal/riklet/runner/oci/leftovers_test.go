@@ -29,9 +29,9 @@ func TestStartedWithin(t *testing.T) {
 	}
 }
 
-// TestStraysAndTheClock checks that a command of an earlier agent is recognized, and that a later
+// TestLeftoversAndTheClock checks that a command of an earlier agent is recognized, and that a later
 // process with its PID is not, whatever the wall clock was while the command began.
-func TestStraysAndTheClock(t *testing.T) {
+func TestLeftoversAndTheClock(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": 24 * time.Hour, "behind": -24 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestStraysAndTheClock(t *testing.T) {
 	}
 }
 
-// TestStraysWithoutATime checks that nothing is ended on the basis of a PID alone.
-func TestStraysWithoutATime(t *testing.T) {
+// TestLeftoversWithoutATime checks that nothing is ended on the basis of a PID alone.
+func TestLeftoversWithoutATime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "pid"), strconv.Itoa(os.Getpid()))

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// ErrClash is returned if the host uses a range of the cluster.
-var ErrClash = errors.New("the host uses addresses of the cluster's ranges")
+// ErrOverlap is returned if the host uses a range of the cluster.
+var ErrOverlap = errors.New("the host uses addresses of the cluster's ranges")
 
 // RouteProtocol marks the routes that rik adds to the node's main table (see rt_protos in
 // iproute2; 62 is not registered).
 const RouteProtocol = 62
 
-// Claim is a range that the cluster needs for itself.
-type Claim struct {
+// ClusterRange is a range that the cluster needs for itself.
+type ClusterRange struct {
 	Prefix netip.Prefix
 	What   string // for messages: "the range of this node's instances"
 	Flag   string // the flag that chooses another range
@@ -29,7 +29,7 @@ type Use struct {
 	Address  bool   // an address with the prefix length of its network
 	// Beyond is true for a route that does not lead to a link shared with other machines. Such a
 	// route uses a gateway or a point-to-point device such as a VPN's, or it drops packets.
-	Beyond bool
+	CrossesGateway bool
 }
 
 func (u Use) String() string {
@@ -50,27 +50,27 @@ func (u Use) ours(bridge string) bool {
 		deviceName.MatchString(u.Device) || strings.HasPrefix(u.Device, devicePrefix+".")
 }
 
-// yields reports whether a route of the host does not prevent the use of a range. That is so if
+// mayOverlap reports whether a route of the host does not prevent the use of a range. That is so if
 // it is for a larger range: the cluster's own routes are more specific and the kernel prefers
 // them. A VPN adds such a route for 10.0.0.0/8. A directly connected network of the host does not
 // qualify, because its machines may have any address in it.
-func (u Use) yields(to netip.Prefix) bool {
-	return u.Beyond && !u.Address && u.Prefix.Bits() < to.Bits()
+func (u Use) mayOverlap(to netip.Prefix) bool {
+	return u.CrossesGateway && !u.Address && u.Prefix.Bits() < to.Bits()
 }
 
 // shortestUse is the prefix length below which a route is a kind of default route: the default
 // route itself, or the two halves of it that VPNs add instead.
 const shortestUse = 2
 
-// Clash checks which of the host's own networks overlap with the ranges that the cluster claims.
+// CheckOverlap checks which of the host's own networks overlap with the ranges that the cluster claims.
 // A less specific route through a gateway does not count. The error contains every pair and the
 // flag that chooses another range.
-func Clash(bridge string, claims []Claim, host []Use) error {
+func CheckOverlap(bridge string, ranges []ClusterRange, host []Use) error {
 	var pairs []string
 	seen := map[string]bool{}
-	for _, c := range claims {
+	for _, c := range ranges {
 		for _, u := range host {
-			if !c.Prefix.IsValid() || u.Prefix.Bits() < shortestUse || u.ours(bridge) || u.yields(c.Prefix) || !c.Prefix.Overlaps(u.Prefix) {
+			if !c.Prefix.IsValid() || u.Prefix.Bits() < shortestUse || u.ours(bridge) || u.mayOverlap(c.Prefix) || !c.Prefix.Overlaps(u.Prefix) {
 				continue
 			}
 			pair := fmt.Sprintf("%s %s overlaps with %s; choose another range with %s", c.What, c.Prefix, u, c.Flag)
@@ -83,5 +83,5 @@ func Clash(bridge string, claims []Claim, host []Use) error {
 	if len(pairs) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", ErrClash, strings.Join(pairs, "; "))
+	return fmt.Errorf("%w: %s", ErrOverlap, strings.Join(pairs, "; "))
 }

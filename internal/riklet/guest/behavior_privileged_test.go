@@ -17,9 +17,9 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// TestPrivilegedBootBehaviour boots one guest and runs all tests in it, because a boot takes
+// TestPrivilegedBootBehavior boots one guest and runs all tests in it, because a boot takes
 // long.
-func TestPrivilegedBootBehaviour(t *testing.T) {
+func TestPrivilegedBootBehavior(t *testing.T) {
 	privileged.Require(t)
 	m := boot(t)
 	if err := m.guest.Health(t.Context()); err != nil {

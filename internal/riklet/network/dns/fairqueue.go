@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// share divides places among clients. A client may have at most as many places as it leaves free.
+// fairQueue divides places among clients. A client may have at most as many places as it leaves free.
 // Thus a client that sends many queries, or queries that are never answered, does not block other
 // clients.
-type share struct {
+type fairQueue struct {
 	most int
 
 	mu sync.Mutex
@@ -18,10 +18,10 @@ type share struct {
 	of    map[netip.Addr]int
 }
 
-func newShare(most int) *share { return &share{most: most, of: map[netip.Addr]int{}} }
+func newFairQueue(most int) *fairQueue { return &fairQueue{most: most, of: map[netip.Addr]int{}} }
 
-// take returns false if the client may not have another place now.
-func (s *share) take(client netip.Addr) bool {
+// acquire returns false if the client may not have another place now.
+func (s *fairQueue) acquire(client netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of[client] >= s.most-s.taken {
@@ -32,7 +32,7 @@ func (s *share) take(client netip.Addr) bool {
 	return true
 }
 
-func (s *share) give(client netip.Addr) {
+func (s *fairQueue) release(client netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken--
@@ -50,7 +50,7 @@ func clientOf(a net.Addr) netip.Addr {
 // sharing is a listener that rejects clients with more connections than their share.
 type sharing struct {
 	net.Listener
-	share *share
+	fairQueue *fairQueue
 }
 
 // Accept implements net.Listener.
@@ -61,8 +61,8 @@ func (l sharing) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		client := clientOf(conn.RemoteAddr())
-		if l.share.take(client) {
-			return &shared{Conn: conn, give: sync.OnceFunc(func() { l.share.give(client) })}, nil
+		if l.fairQueue.acquire(client) {
+			return &shared{Conn: conn, release: sync.OnceFunc(func() { l.fairQueue.release(client) })}, nil
 		}
 		_ = conn.Close() // it may come again
 	}
@@ -71,11 +71,11 @@ func (l sharing) Accept() (net.Conn, error) {
 // shared is a connection that occupies a place.
 type shared struct {
 	net.Conn
-	give func()
+	release func()
 }
 
 // Close implements net.Conn.
 func (c *shared) Close() error {
-	c.give()
+	c.release()
 	return c.Conn.Close()
 }

@@ -26,8 +26,8 @@ type ends struct {
 func newEnds(tty, stdin bool) (*ends, error) {
 	e := &ends{}
 	if err := e.open(tty, stdin); err != nil {
-		e.closeTheirs()
-		return nil, errors.Join(err, e.closeOurs())
+		e.closeChildEnds()
+		return nil, errors.Join(err, e.closeParentEnds())
 	}
 	return e, nil
 }
@@ -68,8 +68,8 @@ func (e *ends) open(tty, stdin bool) error {
 	return nil
 }
 
-// theirs returns the stage's descriptors, in the order in which it expects them.
-func (e *ends) theirs() []uintptr {
+// childEnds returns the stage's descriptors, in the order in which it expects them.
+func (e *ends) childEnds() []uintptr {
 	fds := make([]uintptr, 0, len(e.child))
 	for _, f := range e.child {
 		fds = append(fds, f.Fd())
@@ -77,7 +77,7 @@ func (e *ends) theirs() []uintptr {
 	return fds
 }
 
-func (e *ends) closeTheirs() {
+func (e *ends) closeChildEnds() {
 	for _, f := range e.child {
 		if f != os.Stderr {
 			_ = f.Close()
@@ -86,7 +86,7 @@ func (e *ends) closeTheirs() {
 	e.child = nil
 }
 
-func (e *ends) closeOurs() error {
+func (e *ends) closeParentEnds() error {
 	var err error
 	for _, f := range []*os.File{e.stdin, e.stdout, e.stderr, e.control} {
 		if f == nil {

@@ -135,7 +135,7 @@ func (m *machine) suspendStep() time.Time {
 		err := m.d.tearDown(ctx, m.in, allButSnapshot)
 		return func() {
 			if err != nil {
-				m.diskCleanup.failed(m.now(), longestTeardownDelay)
+				m.diskCleanup.failed(m.now(), maxTeardownDelay)
 				if ctx.Err() == nil {
 					m.log.Warn("removing the processes of an instance on disk failed; it is tried again", "err", err)
 				}
@@ -203,14 +203,14 @@ func (m *machine) resumedFromDisk(b *build) {
 // notRestored handles the failure of a resume from disk. A defect of the snapshot is permanent.
 // After any other failure the instance stays on disk and can be resumed later.
 func (m *machine) notRestored(err error) {
-	unsound, lost := errors.AsType[*engine.SnapshotError](err)
+	damaged, lost := errors.AsType[*engine.SnapshotError](err)
 	switch {
 	case errors.Is(err, instance.ErrNetworkNotReady) && m.startCtx.Err() == nil:
 		m.waitForNetwork(err)
 		return
 	case lost && m.startCtx.Err() == nil:
-		m.handleLostSnapshot(unsound.Error())
-		err = fmt.Errorf("%w: the instance starts again: %w", instance.ErrLost, unsound)
+		m.handleLostSnapshot(damaged.Error())
+		err = fmt.Errorf("%w: the instance starts again: %w", instance.ErrLost, damaged)
 	default:
 		m.leftovers = true // it stays on disk, with nothing in memory
 	}

@@ -72,7 +72,7 @@ func leftoverCommand(dir string) (pid int, ok bool) {
 	if !ok {
 		return 0, false
 	}
-	lasted, ok := between(filepath.Join(dir, beganFile), pidFile)
+	lasted, ok := elapsed(filepath.Join(dir, beganFile), pidFile)
 	if !ok {
 		return 0, false
 	}
@@ -88,10 +88,10 @@ func leftoverCommand(dir string) (pid int, ok bool) {
 	return pid, ok && startedWithin(started, began, lasted)
 }
 
-// between returns the time between the writing of two files. Both times are of the same clock,
+// elapsed returns the time between the writing of two files. Both times are of the same clock,
 // and little time passes between them. Thus only a clock that is set in that moment makes the
 // result wrong.
-func between(first, second string) (time.Duration, bool) {
+func elapsed(first, second string) (time.Duration, bool) {
 	before, err := os.Stat(first)
 	if err != nil {
 		return 0, false
@@ -120,16 +120,16 @@ const (
 	// startTolerance is longer than the units of the kernel's clocks. PIDs do not wrap around
 	// within this time.
 	startTolerance = time.Second
-	// startAtMost is longer than a runtime takes to start a command, also on a busy machine. A
+	// startTimeout is longer than a runtime takes to start a command, also on a busy machine. A
 	// longer time shows that the wall clock was set in that moment.
-	startAtMost = time.Minute
+	startTimeout = time.Minute
 )
 
 // startedWithin distinguishes the process of a command from a later process with the same PID.
 // All times are since boot. began is from before the start of the command. lasted is how long it
 // then took until the process was noted.
 func startedWithin(started, began, lasted time.Duration) bool {
-	if lasted < -startTolerance || lasted > startAtMost {
+	if lasted < -startTolerance || lasted > startTimeout {
 		return false
 	}
 	return started >= began-startTolerance && started <= began+lasted+startTolerance

@@ -34,7 +34,7 @@ func (c Conflict) String() string {
 type reach int
 
 const (
-	nowhere reach = iota
+	addReject reach = iota
 	exceptLoopback
 	everywhere
 )
@@ -74,7 +74,7 @@ func reservedIn(rules []string) reserved {
 		p := HostPort{rikv1alpha1.Protocol(strings.ToUpper(m[2])), uint16(n)}
 		if strings.Contains(rule, "-d "+loopback+" ") {
 			r[p] = exceptLoopback
-		} else if r[p] == nowhere {
+		} else if r[p] == addReject {
 			r[p] = everywhere
 		}
 	}
@@ -93,7 +93,7 @@ func (r reserved) settle(listeners []Listener) (host, atLoopback []HostPort, los
 		case l.Loopback && (l.Privileged || has != everywhere):
 			atLoopback = append(atLoopback, l.HostPort)
 		case l.Loopback:
-		case l.Privileged || has == nowhere:
+		case l.Privileged || has == addReject:
 			host = append(host, l.HostPort)
 		default:
 			lost[l.HostPort] = true
