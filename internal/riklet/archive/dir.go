@@ -26,31 +26,31 @@ import (
 // ErrInvalidConfig is returned by New.
 var ErrInvalidConfig = errors.New("invalid configuration of the repositories")
 
-// ErrNoSpace is returned when the file system of the store is full, up to what must
-// stay free. Nothing is left of what was begun.
+// ErrNoSpace is returned if the file system of the store is full, except for the reserved space.
+// Incomplete files are removed.
 var ErrNoSpace = errors.New("no space left for repositories")
 
-// The default limits of one repository: an App is a program and its files, not a system.
+// The default limits of one repository. They suffice for a program and its files.
 var defaults = fetch.Limits{
 	Bytes: 4 << 30, Entries: 200_000, DownloadBytes: 2 << 30, Time: image.DefaultTime, Stall: image.DefaultStall,
 }
 
-// Config of a Dir.
+// Config configures a Dir.
 type Config struct {
-	// Root is an absolute directory for the trees. It is made when it is missing.
+	// Root is an absolute directory for the trees. New creates it if it is missing.
 	Root string
 	// Unpacker is the command line of rik-unpack.
 	Unpacker []string
-	// Limits of one repository; those that are 0 are as in defaults.
+	// Limits are the limits of one repository. A zero value means the default.
 	Limits fetch.Limits
-	// AllowHTTP, AllowNetworks, AllowProxy and RootCAs are those of fetch.Config.
+	// AllowHTTP, AllowNetworks, AllowProxy and RootCAs are passed to fetch.Config.
 	AllowHTTP     bool
 	AllowNetworks []netip.Prefix
 	AllowProxy    bool
 	RootCAs       *x509.CertPool
-	// Private are directories that no local repository may lead into: rik's own.
+	// Private are rik's own directories. A local repository must not be in one of them.
 	Private []string
-	// Logger gets what is unpacked and removed; nil discards it.
+	// Logger logs what is unpacked and removed. nil discards the messages.
 	Logger *slog.Logger
 }
 
@@ -69,7 +69,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Dir is the Store in a directory of the node.
+// Dir is a Store in a directory of the node.
 type Dir struct {
 	cfg     Config
 	log     *slog.Logger
@@ -80,9 +80,9 @@ type Dir struct {
 
 var _ Store = (*Dir)(nil)
 
-// New opens the store at cfg.Root and removes what a crash left half done. Close lets go
-// of the directory. Other users than root need to pass through what is above the root to
-// read what is unpacked there.
+// New opens the store at cfg.Root and removes incomplete files. Close releases the directory. Users
+// other than root need permission to enter the directories above the root, so that they can read
+// the unpacked files.
 func New(cfg Config) (*Dir, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func New(cfg Config) (*Dir, error) {
 	}, nil
 }
 
-// Close ends what is being fetched; pins stay.
+// Close cancels downloads. Pins stay.
 func (d *Dir) Close() error {
 	d.flights.Close()
 	return d.cache.Close()
@@ -131,10 +131,10 @@ func (d *Dir) Collect(ctx context.Context, olderThan time.Duration) error {
 // placeholder stands for the version in a repository's URL.
 const placeholder = "{version}"
 
-// version is one path component of a URL that means itself.
+// version matches one path component of a URL that needs no escaping.
 var version = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
 
-// resolve puts the version into the repository's URL or path.
+// resolve replaces the placeholder in the repository's URL or path by the version.
 func resolve(r Request) (string, error) {
 	if r.Version != "" && (!version.MatchString(r.Version) || strings.Contains(r.Version, "..")) {
 		return "", fmt.Errorf("%w: the version %q must begin with a letter or digit and have only those, '.', '_', '+' and '-', and no \"..\"", ErrRefused, shorten(r.Version))
@@ -145,7 +145,7 @@ func resolve(r Request) (string, error) {
 	if r.Version == "" {
 		return "", fmt.Errorf("%w: the repository contains %s, and the App has no version", ErrRefused, placeholder)
 	}
-	// A version in the place of a host would choose whom the node speaks to.
+	// A version in the place of a host would choose the server that the node connects to.
 	if scheme, rest, ok := strings.Cut(r.Repo, "://"); ok {
 		host, _, _ := strings.Cut(rest, "/")
 		if strings.Contains(scheme+host, placeholder) {
@@ -188,16 +188,15 @@ func (d *Dir) get(ctx context.Context, user, where string) (*Tree, error) {
 	return d.pinned(ctx, user, path, func(ctx context.Context) (string, error) { return d.fromPath(ctx, path) })
 }
 
-// pinned pins what obtain sees to that it is there. A user has one archive: what it was
-// begun with it is begun again with, whatever became of the repository since.
+// pinned pins the result of obtain. A user keeps the archive that it had at its first start, even
+// if the repository has changed since.
 func (d *Dir) pinned(ctx context.Context, user, what string, obtain func(context.Context) (key string, err error)) (*Tree, error) {
 	for _, key := range d.cache.Held(user) {
 		if dir, ok, err := d.cache.Pin(user, key); ok && err == nil {
 			return treeOf(dir, key), nil
 		}
 	}
-	// Between the two it may be collected, if somebody asked for that at just this
-	// moment.
+	// A collection may remove it between obtain and the pin.
 	const attempts = 3
 	for range attempts {
 		key, err := d.flights.Do(ctx, what, obtain)
@@ -220,13 +219,13 @@ func treeOf(dir, key string) *Tree {
 }
 
 const (
-	// treeDir is where the files are in a thing of the shelf.
+	// treeDir is the directory of the files in a cache item.
 	treeDir = "files"
-	// keyPrefix begins the keys; the rest is the archive's checksum.
+	// keyPrefix is the start of the keys. The rest of a key is the archive's checksum.
 	keyPrefix = "app-"
 )
 
-// seen is what is remembered of a URL.
+// seen is the note about the archive of a URL.
 type seen struct {
 	Key        string
 	Validators fetch.Validators
@@ -266,7 +265,7 @@ func (d *Dir) fromPath(ctx context.Context, path string) (string, error) {
 		return "", err
 	}
 	defer d.cache.Discard(tmp)
-	// A copy: who owns the file may change it while it is read.
+	// Use a copy, because the owner of the file may change it while it is read.
 	file := filepath.Join(tmp, "copy")
 	res, err := d.fetcher.Copy(ctx, path, file, "")
 	if err != nil {
@@ -279,7 +278,7 @@ func (d *Dir) fromPath(ctx context.Context, path string) (string, error) {
 	return key, nil
 }
 
-// unpack sees to it that the shelf has the files of an archive.
+// unpack makes sure that the cache has the files of an archive.
 func (d *Dir) unpack(ctx context.Context, file, name, sum string) (string, error) {
 	key := keyPrefix + sum
 	err := d.cache.Put(ctx, key, func(ctx context.Context, dir string) error {
@@ -308,7 +307,7 @@ func (d *Dir) unpack(ctx context.Context, file, name, sum string) (string, error
 	return key, err
 }
 
-// reasons are this package's names for what others found.
+// reasons map the errors of other packages to errors of this package.
 var reasons = []struct{ theirs, ours error }{
 	{fetch.ErrNoSpace, ErrNoSpace},
 	{image.ErrNoSpace, ErrNoSpace},
@@ -318,7 +317,7 @@ var reasons = []struct{ theirs, ours error }{
 	{image.ErrRefused, ErrRefused},
 }
 
-// reason gives an error of the download or of the unpacker this package's too.
+// reason adds this package's error to an error of the download or of the unpacker.
 func reason(err error) error {
 	var status *fetch.StatusError
 	if errors.As(err, &status) && status.NotFound() {
@@ -335,7 +334,7 @@ func reason(err error) error {
 	return err
 }
 
-// maxShown limits the texts of others in errors, in bytes.
+// maxShown limits, in bytes, how much of an external text an error contains.
 const maxShown = 200
 
 func shorten(s string) string { return excerpt.Of(s, maxShown) }

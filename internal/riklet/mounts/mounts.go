@@ -1,7 +1,8 @@
-// Package mounts finds and takes away what a node has mounted below its directories, and
-// mounts memory over the one that must not be on a disk.
-// Deleting a directory in which something is still mounted empties what is behind it, a
-// path of the node among others, so whoever deletes asks here first.
+// Package mounts finds and unmounts what is mounted below a node's directories, and mounts the
+// directory that must not be on a disk in memory.
+//
+// Removing a directory in which something is still mounted removes the mounted files, for example
+// those of a path of the node. So code that removes a directory uses this package first.
 package mounts
 
 import (
@@ -17,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Below lists what is mounted at a directory and under it, the innermost first, by the
-// paths that the kernel has for it: dir may be reached by symbolic links, they are not.
-// Nothing is mounted where there is no directory.
+// Below returns the mount points at a directory and below it, the innermost first. It returns the
+// kernel's paths: dir may contain symbolic links, the results do not. If the directory does not
+// exist, the result is empty.
 func Below(dir string) ([]string, error) {
 	resolved, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -40,9 +41,9 @@ func Below(dir string) ([]string, error) {
 	return slices.Compact(paths), nil
 }
 
-// Unmount takes away all that is mounted at a path, which is not followed if it is a
-// symbolic link; none there is no error. What somebody has open, a process that was just
-// forked among others, goes out of sight at once, and off when that is closed.
+// Unmount unmounts everything at a path. It does not follow the path if it is a symbolic link. A
+// path without a mount is no error. A mount that a process still uses is detached at once, and
+// unmounted when the process releases it. A process that was just forked may be such a user.
 func Unmount(path string) error {
 	flags := unix.UMOUNT_NOFOLLOW
 	for {
@@ -58,7 +59,7 @@ func Unmount(path string) error {
 	}
 }
 
-// UnmountBelow takes away all that Below lists, and goes on when one of them cannot be.
+// UnmountBelow unmounts everything that Below returns, and continues after an error.
 func UnmountBelow(dir string) error {
 	paths, err := Below(dir)
 	errs := []error{err}
@@ -68,7 +69,7 @@ func UnmountBelow(dir string) error {
 	return errors.Join(errs...)
 }
 
-// UnmountInside is UnmountBelow, but for what is mounted at the directory itself.
+// UnmountInside is UnmountBelow without the mounts at the directory itself.
 func UnmountInside(dir string) error {
 	resolved, paths, err := inside(dir)
 	if resolved == "" {
@@ -81,8 +82,8 @@ func UnmountInside(dir string) error {
 	return errors.Join(errs...)
 }
 
-// inside lists what is mounted in a directory and not at it. The directory is given as the
-// kernel has it; "" when there is none.
+// inside returns the mount points below a directory, without the directory itself. It also returns
+// the kernel's path of the directory, which is "" if the directory does not exist.
 func inside(dir string) (resolved string, paths []string, err error) {
 	resolved, err = filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,8 +96,8 @@ func inside(dir string) (resolved string, paths []string, err error) {
 	return resolved, slices.DeleteFunc(paths, func(path string) bool { return path == resolved }), err
 }
 
-// RemoveAll removes a directory with all that is in it, and refuses, before anything
-// goes, while something is mounted at it or below.
+// RemoveAll removes a directory with its content. If something is mounted at the directory or below
+// it, RemoveAll removes nothing and returns an error.
 func RemoveAll(dir string) error {
 	paths, err := Below(dir)
 	if err != nil {
@@ -108,8 +109,8 @@ func RemoveAll(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// UnmountAndRemove takes away all that is mounted at a directory and below, and then the
-// directory with all that is in it. None there is no error.
+// UnmountAndRemove unmounts everything at a directory and below it, and then removes the directory
+// with its content. A missing directory is no error.
 func UnmountAndRemove(dir string) error {
 	if err := UnmountBelow(dir); err != nil {
 		return err
@@ -117,7 +118,7 @@ func UnmountAndRemove(dir string) error {
 	return RemoveAll(dir)
 }
 
-// Limits bound a file system in memory.
+// Limits are the limits of a file system in memory.
 type Limits struct {
 	Bytes, Inodes int64
 }
@@ -126,15 +127,15 @@ func (l Limits) options() string {
 	return fmt.Sprintf("mode=0700,size=%d,nr_inodes=%d", l.Bytes, l.Inodes)
 }
 
-// What the run directory may take of the machine's memory: a share of it, and at least what a
-// few instances need. What instances fill has file systems of their own in it.
+// The run directory may use a share of the machine's memory, and at least what a few instances
+// need. The files that instances write are in separate file systems below it.
 const (
 	runShare     = 10
 	minRunSize   = 64 << 20
 	bytesAnInode = 1 << 10
 )
 
-// RunLimits bound the run directory of a node.
+// RunLimits returns the limits of a node's run directory.
 func RunLimits() Limits {
 	size := int64(minRunSize)
 	var info unix.Sysinfo_t
@@ -144,13 +145,13 @@ func RunLimits() Limits {
 	return Limits{Bytes: size, Inodes: size / bytesAnInode}
 }
 
-// InMemory makes a directory, for its owner only, a file system of its own in memory with the
-// given limits. It tells whether it mounted one now.
+// InMemory makes a directory a separate file system in memory with the given limits, for its owner
+// only. It reports whether it mounted one now.
 //
-// A tmpfs with a limit that is mounted at the directory already is used as it is. One without a
-// limit, which the kernel gives none afterward, and a directory that is only a part of a larger
-// tmpfs, such as a host's /run, are mounted over, unless they are occupied: a mount would hide
-// what is in use. They stay as they are then, and are not bounded.
+// A tmpfs with a limit that is already mounted at the directory is used as it is. Two other cases
+// get a new mount: a tmpfs without a limit, because the kernel does not add one later, and a
+// directory that is part of a larger tmpfs, such as a host's /run. If such a directory is in use, a
+// mount would hide its files. Then it stays as it is, without a limit.
 func InMemory(dir string, limits Limits, occupied func() bool) (mounted bool, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
@@ -168,13 +169,13 @@ func InMemory(dir string, limits Limits, occupied func() bool) (mounted bool, er
 	return true, nil
 }
 
-// Bounded tells whether a directory is a tmpfs of its own with a limit, as InMemory makes one.
+// Bounded reports whether a directory is a separate tmpfs with a limit, as InMemory mounts it.
 func Bounded(dir string) (bool, error) {
 	_, bounded, err := memory(dir)
 	return bounded, err
 }
 
-// memory tells whether a directory lies in a tmpfs, and whether it is the root of one with a
+// memory reports whether a directory lies in a tmpfs, and whether it is the root of one with a
 // limit.
 func memory(dir string) (inMemory, bounded bool, err error) {
 	var st unix.Statfs_t
@@ -188,9 +189,9 @@ func memory(dir string) (inMemory, bounded bool, err error) {
 	return true, own && st.Blocks > 0, err
 }
 
-// Clear removes all that is in a directory, and the directory too unless it is a symbolic
-// link or a mount point: an administrator made that, and it stays. It refuses, before
-// anything goes, while something is mounted below.
+// Clear removes the content of a directory. It also removes the directory, unless that is a
+// symbolic link or a mount point, which an administrator created. If something is mounted below the
+// directory, Clear removes nothing and returns an error.
 func Clear(dir string) error {
 	resolved, below, err := inside(dir)
 	if err != nil || resolved == "" {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tmpfs mounts a tmpfs at a path, unless something is mounted there. mode is
-// an option such as mode=0700. bytes is its size; 0 means the kernel's default.
+// Tmpfs mounts a tmpfs at a path, unless something is already mounted there. mode is an option such
+// as mode=0700. bytes is its size; 0 means the kernel's default.
 func Tmpfs(path, mode string, bytes int64, flags uintptr) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err

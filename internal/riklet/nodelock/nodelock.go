@@ -1,9 +1,9 @@
-// Package nodelock keeps a node's places its own: its state directory, its run directory
-// and the cgroup of its instances. Whoever has them removes what it finds there and has
-// no record of, so two nodes that share one take each other's instances away.
+// Package nodelock makes sure that no other node uses a node's state directory, run directory or
+// cgroup of instances. A riklet removes everything in them of which it has no record. So two nodes
+// that shared one of them would remove each other's instances.
 //
-// A place is locked while a process works on it. Instances go on without one, so the run
-// directory and the cgroup also bear a mark that says whose instances are in them.
+// A process locks these places while it uses them. Instances continue without a process, so the run
+// directory and the cgroup also have a mark that names the node.
 package nodelock
 
 import (
@@ -23,48 +23,48 @@ import (
 )
 
 var (
-	// ErrInUse says that another process works on a place.
+	// ErrInUse is returned if another process uses a place.
 	ErrInUse = errors.New("in use")
-	// ErrOthers says that a place holds the instances of another node.
+	// ErrOthers is returned if a place contains the instances of another node.
 	ErrOthers = errors.New("contains the instances of another node")
 )
 
-// Names of what a claim makes.
+// Names of the files and attributes that a lock uses.
 const (
-	// Mark in the run directory says whose it is.
+	// Mark is the file in the run directory that names its node.
 	Mark = "rik-owner"
-	// Lock in the state directory is locked.
+	// LockFile is the file in the state directory that is locked.
 	LockFile = "lock"
-	// attribute is the mark of a cgroup, in which there are no files.
+	// attribute is the mark of a cgroup, which cannot contain files.
 	attribute = "trusted.rik-owner"
 )
 
-// Places are what a node has to itself.
+// Places are the directories and the cgroup that belong to one node only.
 type Places struct {
-	// StateDir and RunDir are absolute paths, CgroupParent one below the hierarchies'
-	// roots. All are required.
+	// StateDir and RunDir are absolute paths. CgroupParent is an absolute path below the roots of
+	// the hierarchies. All are required.
 	StateDir     string `json:"stateDir"`
 	RunDir       string `json:"runDir"`
 	CgroupParent string `json:"cgroupParent"`
 }
 
-// Lock is a hold on a node's places. It ends with Release or with the process.
+// Lock is the lock on a node's places. It ends with Release or with the process.
 type Lock struct{ locks []*lockfile.Lock }
 
-// place is one of them.
+// place is one of the places.
 type place struct {
 	what, path, flag string
-	// lock is the file or directory that is locked, at the place.
+	// lock is the file or directory that is locked.
 	lock string
-	// occupied says whether instances are in it. Nil: it bears no mark.
+	// occupied reports whether the place contains instances. It is nil if the place has no mark.
 	occupied func() bool
 	read     func() ([]byte, error)
 	write    func([]byte) error
 }
 
-// Take makes what is missing of the places, the run directory in memory, and holds
-// them. The error is ErrInUse or ErrOthers when it is others who have one, and names the
-// next step. Nothing of theirs was touched then.
+// Take creates the places if they are missing, with the run directory in memory, and locks them. If
+// another node or process uses one, the error is ErrInUse or ErrOthers, and names the next step.
+// Take has changed nothing of the other node then.
 func Take(p Places) (*Lock, error) {
 	c := &Lock{}
 	if err := c.lockAll(p); err != nil {
@@ -98,12 +98,12 @@ func (c *Lock) lockAll(p Places) error {
 	if err := c.lockAndMark(cgroupOf(layout, p.CgroupParent), me); err != nil {
 		return err
 	}
-	// The last, so that what is mounted here stays only if all is ours.
+	// The run directory is last, so that its mount stays only if all places are this node's.
 	return c.lockRunDir(p.RunDir, me)
 }
 
-// lockRunDir holds the directory before something is mounted over it: another node may use
-// the directory below. The mount is then held too.
+// lockRunDir locks the directory before it mounts a file system over it, because another node may
+// use the directory below. Then it also locks the mount.
 func (c *Lock) lockRunDir(dir string, me owner) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("creating the run directory: %w", err)
@@ -121,7 +121,7 @@ func (c *Lock) lockRunDir(dir string, me owner) error {
 	return c.lockAndMark(runDir(dir), me)
 }
 
-// Release lets go of the places; what is in them stays, and so do the marks.
+// Release releases the places. Their content and their marks stay.
 func (c *Lock) Release() error {
 	var errs []error
 	for _, lock := range c.locks {
@@ -182,12 +182,13 @@ func cgroupOf(layout cgroup.Layout, group string) place {
 	}
 }
 
-// lockAndMark holds a place and marks it as this node's.
+// lockAndMark locks a place and marks it as this node's.
 func (c *Lock) lockAndMark(p place, me owner) error {
 	if err := c.lockPlace(p); err != nil {
 		return err
 	}
-	// What cannot be read is no mark: of before there were marks, or of a write that was cut short.
+	// A mark that cannot be read counts as missing: an older rik wrote none, or a write was cut
+	// short.
 	var has owner
 	if data, err := p.read(); err == nil && json.Unmarshal(data, &has) != nil {
 		has = owner{}
@@ -206,15 +207,15 @@ func (c *Lock) lockAndMark(p place, me owner) error {
 	return nil
 }
 
-// owner is what a mark holds.
+// owner is the content of a mark.
 type owner struct {
 	Places
 	Installation string `json:"installation"`
 }
 
-// other says whether a mark is another node's. A node whose state directory was lost has
-// another installation's in the same place, and one that was moved has its own in another:
-// both are it.
+// other reports whether a mark is another node's. A node whose state directory was lost has a new
+// installation in the same directory. A node that was moved has its installation in another
+// directory. Neither of them counts as another node.
 func (o owner) other(has owner) bool {
 	return has.StateDir != "" && has.StateDir != o.StateDir && has.Installation != o.Installation
 }

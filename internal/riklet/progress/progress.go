@@ -1,6 +1,6 @@
-// Package progress tells how far long work of the node is: pulls, downloads, unpacking and the
-// making of disk images. Who does the work notes it in a Work, which travels in the context;
-// who waits for the work reports it with Watch.
+// Package progress reports the progress of long work on the node: pulls, downloads, unpacking and
+// the creation of block images. The code that does the work records its progress in a Work, which
+// the context carries. The code that waits for the work reports the progress with Watch.
 package progress
 
 import (
@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// Progress is how far a piece of work is.
+// Progress is the progress of a piece of work.
 type Progress struct {
 	What  string        // such as "pulling nginx:1.27"; "" while nothing was begun
 	Step  string        // a part of it, such as "reading the archive"; may be empty
 	From  string        // who is to send the bytes, such as "the registry"; "" when they are here
 	Bytes int64         // done
-	Total int64         // to do; 0: not known
+	Total int64         // to do; 0 if unknown
 	Idle  time.Duration // since the last byte
-	Stall time.Duration // the Idle at which the work is given up; 0: it is not
+	Stall time.Duration // the Idle after which the work fails; 0 if it has no limit
 
-	// Trouble is what made the work begin a transfer again; may be empty.
+	// Trouble is why a transfer was restarted. It may be empty.
 	Trouble string
 }
 
-// idleShown is from when on it is said that nothing comes.
+// idleShown is the time without data after which String mentions it.
 const idleShown = 10 * time.Second
 
-// String says it to people.
+// String returns the progress as text for an operator.
 func (p Progress) String() string {
 	text := p.What
 	if p.Step != "" {
@@ -52,46 +52,46 @@ func (p Progress) String() string {
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
-// Work is where a piece of work notes its progress. Its methods may be called at once, and do
+// Work records the progress of a piece of work. Its methods are safe for concurrent use, and do
 // nothing on a nil Work.
 type Work struct {
 	mu     sync.Mutex
-	now    Progress // but for Idle
+	now    Progress // without Idle
 	seen   time.Time
-	sample func() int64 // how many bytes are done; nil: as noted
-	inner  *Work        // what the work waits for
+	sample func() int64 // how many bytes are done; nil: use now.Bytes
+	inner  *Work        // the work that this work waits for
 }
 
-// Begin starts a piece of work, whose bytes somebody else sends.
+// Begin starts a piece of work whose bytes come from another machine.
 func (w *Work) Begin(p Progress) {
 	w.change(func() { w.now, w.sample, w.inner = p, nil, nil })
 }
 
-// Step starts a part of the work whose bytes are on this machine. Sample, when it is not nil,
-// tells how many of them are done.
+// Step starts a part of the work whose bytes are on this machine. If sample is not nil, it returns
+// how many bytes are done.
 func (w *Work) Step(step string, total int64, sample func() int64) {
 	w.change(func() {
 		w.now, w.sample, w.inner = Progress{What: w.now.What, Step: step, Total: total}, sample, nil
 	})
 }
 
-// Add notes more bytes.
+// Add adds to the bytes that are done.
 func (w *Work) Add(n int64) { w.change(func() { w.now.Bytes += n }) }
 
-// Set notes how many bytes are done, and of how many.
+// Set sets how many bytes are done, and the total.
 func (w *Work) Set(bytes, total int64) { w.change(func() { w.now.Bytes, w.now.Total = bytes, total }) }
 
-// Trouble notes why a transfer was begun again.
+// Trouble records why a transfer was restarted.
 func (w *Work) Trouble(text string) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.now.Trouble = text // no byte came: Idle goes on
+	w.now.Trouble = text // no byte arrived, so Idle continues to grow
 }
 
-// Follow says that the work is the other one's from now on, until the next Begin or Step.
+// Follow makes w report the progress of other until the next Begin or Step.
 func (w *Work) Follow(other *Work) { w.change(func() { w.inner = other }) }
 
 func (w *Work) change(how func()) {
@@ -104,7 +104,7 @@ func (w *Work) change(how func()) {
 	w.seen = time.Now()
 }
 
-// Progress is how far the work is.
+// Progress returns the current progress.
 func (w *Work) Progress() Progress {
 	if w == nil {
 		return Progress{}
@@ -126,25 +126,24 @@ func (w *Work) Progress() Progress {
 
 type key struct{}
 
-// With gives the work in ctx a place to note its progress.
+// With returns a context with a Work, in which the work in ctx records its progress.
 func With(ctx context.Context, w *Work) context.Context { return context.WithValue(ctx, key{}, w) }
 
-// Of is where the work in ctx notes its progress; nil when nobody wants to know.
+// Of returns the Work in ctx. It is nil if nothing reports the progress.
 func Of(ctx context.Context) *Work {
 	w, _ := ctx.Value(key{}).(*Work)
 	return w
 }
 
 const (
-	// first is when work is first reported: what takes less is not worth a write to the
-	// datastore. every is how often from then on.
+	// first is the time after which work is first reported. Shorter work is not worth a write to
+	// the datastore. every is the interval of later reports.
 	first    = 3 * time.Second
 	interval = 10 * time.Second
 )
 
-// Watch does work, and reports its progress if it takes longer than a few seconds, then again
-// and again until it ends. Report may be nil; it is called by one goroutine, and not after
-// Watch has returned.
+// Watch does work, and reports its progress at intervals if it takes longer than a few seconds.
+// report may be nil. It is called by one goroutine, and not after Watch has returned.
 func Watch(ctx context.Context, report func(Progress), do func(ctx context.Context) error) error {
 	if report == nil {
 		return do(ctx)

@@ -1,6 +1,5 @@
-// Package safeopen opens files that may be anything: what a stranger put there is read only
-// when it is a regular file. To open a FIFO is to wait for a writer, and a device does
-// whatever it does when it is opened.
+// Package safeopen opens files that an untrusted user may have created. It reads only regular
+// files: opening a FIFO waits for a writer, and opening a device may have side effects.
 package safeopen
 
 import (
@@ -10,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NotRegularError says what a path leads to instead of a regular file.
+// NotRegularError names the type of a file that is not a regular file.
 type NotRegularError struct{ Path, Is string }
 
 func (e *NotRegularError) Error() string { return e.Path + " is not a regular file, it is " + e.Is }
 
-// Open opens a regular file for reading; anything else is a *NotRegularError. A link is
-// followed.
+// Open opens a regular file for reading. For other files it returns a *NotRegularError. It follows
+// symbolic links.
 func Open(path string) (*os.File, error) { return open(path, 0) }
 
-// OpenNoFollow is Open for a path whose last name may not be a link.
+// OpenNoFollow is Open for a path whose last component must not be a symbolic link.
 func OpenNoFollow(path string) (*os.File, error) { return open(path, unix.O_NOFOLLOW) }
 
 func open(path string, flags int) (*os.File, error) {
-	// O_PATH does nothing of what opening does, and what it leads to stays the same.
+	// O_PATH opens the path without side effects, and the descriptor stays on the same file.
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}

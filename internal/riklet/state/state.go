@@ -1,8 +1,7 @@
-// Package state keeps what the node must remember of its instances across the
-// end of the agent and of the machine: the papers' Node Runtime Memory.
-//
-// It owns the record's form, its version and its durability, in one bbolt
-// file. What a record means is its driver's business.
+// Package state saves what the node must know about its instances after a restart of the agent or
+// of the machine (the Node Runtime Memory of the papers). It defines the format and the version of
+// the records and makes them durable in one bbolt file. The driver that writes a record decides
+// what it means.
 package state
 
 import (
@@ -21,52 +20,54 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// Version of the record's form that this code writes. It reads this and the
-// older ones.
+// Version is the version of the record format that this code writes. The code reads this version
+// and older ones.
 const Version = 1
 
 var (
-	// ErrNewer is returned by Open when a record was written by a later rik.
+	// ErrNewer is returned by Open if a later version of rik wrote a record.
 	ErrNewer = errors.New("record is of a newer version than this riklet")
-	// ErrDamaged is returned by Open for a file whose records cannot be read.
+	// ErrDamaged is returned by Open if the file or a record cannot be read.
 	ErrDamaged = errors.New("the node's records are damaged")
-	// ErrClosed is returned by a Put or Delete after Close.
+	// ErrClosed is returned by Put and Delete after Close.
 	ErrClosed = errors.New("state is closed")
 )
 
-// Record is all that is remembered of one instance.
+// Record is the saved state of one instance.
 type Record struct {
 	Version int    `json:"version"`
-	BootID  string `json:"bootID"` // of the machine when it was last written
-	// Instance is what was ordered.
+	BootID  string `json:"bootID"` // the machine's boot ID when the record was written
+	// Instance is the instance as it was ordered.
 	Instance instance.Instance `json:"instance"`
-	// Containers by name, init containers among them.
+	// Containers are the containers by name, including init containers.
 	Containers map[string]Container `json:"containers,omitempty"`
 	StartedAt  time.Time            `json:"startedAt,omitzero"`
-	// Suspended: its processes are held until it is resumed.
+	// Suspended is true if the processes are paused until a resume.
 	Suspended bool `json:"suspended,omitempty"`
-	// OnDisk: it is suspended and nothing of it runs; it goes on from its snapshot.
+	// OnDisk is true if the instance is suspended and none of its processes run. It resumes from
+	// its snapshot.
 	OnDisk bool `json:"onDisk,omitempty"`
-	// Disk is the ID of the writable disk that a microVM's containers have run with.
+	// Disk is the ID of the writable disk that a microVM's containers have used.
 	Disk string `json:"disk,omitempty"`
-	// Stop is set once the instance is to go away.
+	// Stop is set when the instance must be removed.
 	Stop *Stop `json:"stop,omitempty"`
-	// Final is set once it ended by itself.
+	// Final is set when the instance has ended by itself.
 	Final *Final `json:"final,omitempty"`
-	// Terminated: nothing is left; kept until that was received.
+	// Terminated is true if nothing of the instance is left. The record stays until the controller
+	// has acknowledged that.
 	Terminated bool `json:"terminated,omitempty"`
-	// Lost: the instance's record was lost and what ran of it was removed. Instance has the UID
-	// alone, and Containers what was found of its runs, for when the instance is ordered again.
+	// Lost is true if the instance's record was lost and its processes were removed. Then Instance
+	// has only the UID, and Containers have what was found, in case the instance is ordered again.
 	Lost bool `json:"lost,omitempty"`
 }
 
-// Container is what is remembered of one container.
+// Container is the saved state of one container.
 type Container struct {
 	State rikv1alpha1.ContainerState `json:"state,omitempty"`
-	// Attempt numbers the starts from 1; 0: never started.
+	// Attempt counts the starts. 0 means that the container was never started.
 	Attempt     int       `json:"attempt,omitempty"`
 	Restarts    int32     `json:"restarts,omitempty"`
-	Crashes     int       `json:"crashes,omitempty"` // in a row; for the back-off
+	Crashes     int       `json:"crashes,omitempty"` // consecutive; for the back-off
 	RetryAt     time.Time `json:"retryAt,omitzero"`
 	ExitCode    *int32    `json:"exitCode,omitempty"`
 	Reason      string    `json:"reason,omitempty"`
@@ -75,21 +76,22 @@ type Container struct {
 	FinishedAt  time.Time `json:"finishedAt,omitzero"`
 	ImageDigest string    `json:"imageDigest,omitempty"`
 	StopSignal  string    `json:"stopSignal,omitempty"` // of its image
-	// OOMKills counts the processes of the current run that the kernel killed for want of
-	// memory, as far as that was told.
+	// OOMKills is the known number of processes of the current run that the kernel killed because
+	// of memory.
 	OOMKills uint64 `json:"oomKills,omitempty"`
-	// Last is the end of the latest run, kept when the next one begins.
+	// Last is the end of the previous run. It stays when the next run begins.
 	Last *rikv1alpha1.ContainerEnd `json:"last,omitempty"`
-	// What the probes found of the current run, so that a new agent does not
-	// take a ready instance out of service: startup is over; it is ready.
+	// Begun is true after the startup probe succeeded in the current run, and Ready is the result
+	// of the readiness probe. They prevent a new agent from taking a ready instance out of
+	// service.
 	Begun bool `json:"begun,omitempty"`
 	Ready bool `json:"ready,omitempty"`
 }
 
-// Stop is an order to take an instance away.
+// Stop is an order to stop an instance.
 type Stop struct {
-	Deadline time.Time `json:"deadline"` // of the polite part
-	// Grace is how long the polite part is, from the order on; 0: not known.
+	Deadline time.Time `json:"deadline"` // until when processes may end by themselves
+	// Grace is the grace period from the order on. 0 means unknown.
 	Grace time.Duration `json:"grace,omitempty"`
 }
 
@@ -99,18 +101,18 @@ type Final struct {
 	Reason  string                    `json:"reason,omitempty"`
 	Message string                    `json:"message,omitempty"`
 	At      time.Time                 `json:"at"`
-	// Released: its processes, mounts and cgroups are gone; its logs are not.
+	// Released is true if its processes, mounts and cgroups are removed. Its logs stay.
 	Released bool `json:"released,omitempty"`
 }
 
 var bucket = []byte("instances")
 
-// Store is the file of records. Its methods may be called from any goroutine.
+// Store is the file of records. Its methods are safe for concurrent use.
 type Store struct {
 	db      *bolt.DB
 	writers sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows; never held across a commit
+	mu       sync.Mutex // guards the fields below; never held across a commit
 	pending  []write
 	flushing bool
 	closed   bool
@@ -122,8 +124,8 @@ type write struct {
 	done chan error
 }
 
-// Open opens or makes the file, 0600. A second process that opens it is
-// refused: two agents on one state directory would each undo the other's work.
+// Open opens or creates the file with mode 0600. It fails if another process has the file open: two
+// agents with one state directory would undo each other's work.
 func Open(path string) (*Store, error) {
 	if err := boltfile.Check(path); err != nil {
 		if errors.Is(err, boltfile.ErrDamaged) {
@@ -148,7 +150,7 @@ func Open(path string) (*Store, error) {
 	return &Store{db: db}, nil
 }
 
-// damaged says what the loss of the records means, and what to do.
+// damaged returns an error that says what the loss of the records means, and what to do.
 func damaged(path string, err error) error {
 	return fmt.Errorf("%w: %w. Restore the file from a copy, or move it away. Without the file, the riklet starts without records and stops every instance of this node. It then starts the instances that must run again. Their volumes on this node are lost, and their restart counts grow",
 		ErrDamaged, fmt.Errorf("%s: %w", path, err))
@@ -184,8 +186,7 @@ func decode(data []byte) (Record, error) {
 	return r, nil
 }
 
-// Put saves a record; it is durable when Put returns. Puts that come while one
-// is being written share the next commit.
+// Put saves a record. It is durable when Put returns. Concurrent calls share a commit.
 func (s *Store) Put(r Record) error {
 	r.Version = Version
 	data, err := json.Marshal(r)
@@ -195,7 +196,7 @@ func (s *Store) Put(r Record) error {
 	return s.write(r.Instance.UID, data)
 }
 
-// Delete drops a record; dropping one that is not there is no error.
+// Delete removes a record. A missing record is no error.
 func (s *Store) Delete(uid string) error { return s.write(uid, nil) }
 
 func (s *Store) write(uid string, data []byte) error {
@@ -214,7 +215,7 @@ func (s *Store) write(uid string, data []byte) error {
 	return <-w.done
 }
 
-// flush commits what is pending until nothing is.
+// flush commits until nothing is pending.
 func (s *Store) flush() {
 	for {
 		s.mu.Lock()
@@ -247,7 +248,7 @@ func apply(b *bolt.Bucket, batch []write) error {
 	return nil
 }
 
-// Close waits for writes under way and closes the file.
+// Close waits for pending writes and closes the file.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -256,7 +257,7 @@ func (s *Store) Close() error {
 	return s.db.Close()
 }
 
-// BootID names the current run of the machine's kernel.
+// BootID returns the ID of the current run of the machine's kernel.
 func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
