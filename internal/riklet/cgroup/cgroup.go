@@ -101,7 +101,7 @@ func (l Layout) Paths(group string) []string {
 	return slices.Compact(paths) // cpu and cpuacct are often one mount
 }
 
-// Home returns the group's directory in the hierarchy that has every group of a node.
+// Dir returns the group's directory in the hierarchy that has every group of a node.
 func (l Layout) Dir(group string) string {
 	if root := l.finder(); root != "" {
 		return filepath.Join(root, group)
@@ -149,7 +149,7 @@ func (l Layout) Make(group string) ([]string, error) {
 	return procs, nil
 }
 
-// left returns the mount points of the hierarchies that Make needs, from the lines
+// remaining returns the mount points of the hierarchies that Make needs, from the lines
 // "number:controllers:path" of cgroups(7).
 func (l Layout) remaining(own string) []string {
 	mountPoints := []string{}
@@ -258,8 +258,8 @@ func readPIDs(path string) []int {
 	return pids
 }
 
-// pollInterval is the interval of checks of a dying group. v1 sends no notification when a group
-// becomes empty, except through a release agent for the whole machine.
+// pollInterval is the interval between two checks whether a group is empty. v1 sends no
+// notification when a group becomes empty, except through a release agent for the whole machine.
 const pollInterval = 5 * time.Millisecond
 
 // Destroy kills every process in the group and below, even if it is frozen or throttled, and
@@ -267,7 +267,7 @@ const pollInterval = 5 * time.Millisecond
 func (l Layout) Destroy(ctx context.Context, group string) error {
 	for {
 		if pids := l.Processes(group); len(pids) > 0 {
-			_ = l.Unthrottle(group) // if this fails, they die later
+			_ = l.Unthrottle(group) // if this fails, the processes end later
 			for _, pid := range pids {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}

@@ -18,7 +18,8 @@ type Stats struct {
 	MemoryBytes uint64
 }
 
-// Stats returns the present usage of a group. If the group does not exist, the error is
+// Stats returns the current usage of a group. If the group does not exist, the error is
+// fs.ErrNotExist.
 // fs.ErrNotExist.
 func (l Layout) Stats(group string) (Stats, error) {
 	cpu, errCPU := l.cpuNanos(group)
@@ -52,8 +53,8 @@ func (l Layout) memoryBytes(group string) (uint64, error) {
 	return charged - inactive, nil
 }
 
-// OOMKills returns the number of processes of the group, and of those below it, that the kernel
-// killed for lack of memory; 0 if the group does not exist.
+// OOMKills returns how many processes of the group, and of the groups below it, the kernel killed
+// because of memory. It is 0 if the group does not exist.
 func (l Layout) OOMKills(group string) uint64 {
 	dir, old := l.dir("memory", group)
 	if !old { // the file includes the groups below

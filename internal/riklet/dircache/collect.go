@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// Collect removes items that have no pin and were not used for that long, and notes of that age.
+// Collect removes items that have no pin and were not used for the given time, and notes of that
+// age.
 func (s *Cache) Collect(ctx context.Context, olderThan time.Duration) error {
 	trash, err := s.Temp()
 	if err != nil {
@@ -61,8 +62,8 @@ func (s *Cache) collectNotes(olderThan time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// isOld reports whether the last use was that long ago. A time of last use in the future, from a
-// clock that was ahead, is set to now. Otherwise the item would never be old enough.
+// isOld reports whether the last use was at least the given time ago. A last use in the future,
+// from a clock that was ahead, is set to now. Otherwise the item would never be old enough.
 func (s *Cache) isOld(path string, olderThan time.Duration) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -39,7 +39,7 @@ const (
 	tmpDir   = "tmp"
 )
 
-// Cache is a cache of items in a directory. It is safe for concurrent use.
+// Cache stores items in a directory. It is safe for concurrent use.
 type Cache struct {
 	root    string
 	log     *slog.Logger

@@ -23,8 +23,7 @@ func (s *Cache) ReadNote(about string, into any) (ok bool) {
 	return err == nil && json.Unmarshal(data, into) == nil
 }
 
-// Note stores a value. Collect removes it when it has not been stored again for the time given
-// there.
+// WriteNote stores a value under a name. Collect removes it if it is not stored again in time.
 func (s *Cache) WriteNote(about string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {

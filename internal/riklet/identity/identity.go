@@ -1,7 +1,7 @@
-// Package identity tells which machine this is and since which boot, and which
-// installation of a riklet on it. A host name is no identity: two machines may
-// share one, which the cluster notices by the machine id; and two riklets on one
-// machine, or on copies of one, share that too.
+// Package identity identifies the machine, its current boot, and the installation of a riklet on
+// it. A host name does not suffice: two machines may have the same one, which the cluster detects
+// by the machine ID. Two riklets on one machine, or on copies of a machine, also have the same
+// machine ID, but different installation keys.
 package identity
 
 import (
@@ -18,32 +18,32 @@ import (
 	"rik.dev/rik/internal/atomicfile"
 )
 
-// ownFile keeps a made machine id in the riklet's state directory.
+// ownFile is the file in the riklet's state directory with a machine ID that rik has created.
 const ownFile = "machine-id"
 
-// InstallationFile keeps the installation's key in the riklet's state directory.
+// InstallationFile is the file in the riklet's state directory with the installation's key.
 const InstallationFile = "installation-key"
 
-// machineForm is that of machine-id(5).
+// machineForm is the format of machine-id(5).
 var machineForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// Source says where the kernel and the distribution keep the ids. The zero
-// value is the machine itself; tests name files of their own.
+// Source contains the paths of the files with the IDs. The zero value means those of this machine.
+// Tests use other files.
 type Source struct {
-	MachineIDFile string // /etc/machine-id when empty
-	BootIDFile    string // /proc/sys/kernel/random/boot_id when empty
+	MachineIDFile string // /etc/machine-id if empty
+	BootIDFile    string // /proc/sys/kernel/random/boot_id if empty
 }
 
-// MachineID is the machine's id. Where the distribution has none, for instance
-// in a minimal image, one is made and kept in stateDir, which must exist.
+// MachineID returns the ID of the machine. If the distribution has none, for example in a minimal
+// image, MachineID creates one and saves it in stateDir, which must exist.
 func (s Source) MachineID(stateDir string) (string, error) {
 	path := s.MachineIDFile
 	if path == "" {
 		path = "/etc/machine-id"
 	}
 	own := filepath.Join(stateDir, ownFile)
-	// The own one goes first: a distribution that makes its id later must not
-	// turn the node into another machine.
+	// A created ID has priority. Otherwise the node would become another machine when the
+	// distribution creates its ID later.
 	for _, candidate := range []string{own, path} {
 		id, err := read(candidate)
 		if err != nil {
@@ -60,8 +60,8 @@ func (s Source) MachineID(stateDir string) (string, error) {
 	return id, nil
 }
 
-// InstallationKey is the secret of the riklet that has stateDir, which must exist:
-// made once, and kept there. The caller keeps others off the directory.
+// InstallationKey returns the secret of the riklet that uses stateDir, which must exist. It is
+// created once and saved there. The caller must prevent other processes from using the directory.
 func InstallationKey(stateDir string) (string, error) {
 	path := filepath.Join(stateDir, InstallationFile)
 	key, err := read(path)
@@ -75,10 +75,10 @@ func InstallationKey(stateDir string) (string, error) {
 	return key, nil
 }
 
-// RunID names one run of a riklet.
+// RunID returns an ID for one run of a riklet.
 func RunID() string { return newID() }
 
-// BootID changes with every boot of the machine.
+// BootID returns an ID that changes with every boot of the machine.
 func (s Source) BootID() (string, error) {
 	path := s.BootIDFile
 	if path == "" {
@@ -94,7 +94,7 @@ func (s Source) BootID() (string, error) {
 	return id, nil
 }
 
-// read takes a missing file for an empty one.
+// read returns the content of a file, or "" if the file does not exist.
 func read(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,9 +1,9 @@
-// Package instance is the contract between the riklet's connections and the
-// drivers that run instances: what an instance is on its node, what a driver
-// can be asked, and what it tells.
+// Package instance is the contract between the riklet's connections and the drivers that run
+// instances. It defines what an instance is on its node, the operations of a driver, and what a
+// driver reports.
 //
-// It holds no behavior. The agent (internal/riklet) has one Driver for all
-// kinds, which is internal/riklet/runner.
+// The package contains no behavior. The agent (internal/riklet) has one Driver for all kinds,
+// internal/riklet/runner.
 package instance
 
 import (
@@ -16,27 +16,27 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// Instance is what a node was ordered to run. Its UID is its identity; names
-// are only for people and for the environment inside.
+// Instance is an instance that the node was ordered to run. Its UID identifies it. Names are only
+// for messages and for the environment inside.
 type Instance struct {
 	UID       string
 	Namespace string
 	Name      string
 	Workload  string
-	// Revision is the name of the WorkloadRevision that Template was read from.
+	// Revision is the name of the WorkloadRevision that contains Template.
 	Revision string
 	Template rikv1alpha1.InstanceTemplate
 }
 
-// ShortNames is the domain, within the cluster's, that instances search for the short names of
+// ShortNames is a domain below the cluster's domain. Instances search it for the short names of
 // workloads in other namespaces, such as web.other. It is not the cluster's domain itself: a
-// program that asks for github.com asks for github.com in each domain that it searches, and a
-// workload github in a namespace com must not answer that. No namespace has such a name.
+// program that resolves github.com tries it in each search domain, and a workload github in a
+// namespace com must not answer. No namespace can have such a name.
 const ShortNames = "short_names"
 
-// Observation is what a driver saw of one instance. A later Sequence replaces
-// an earlier one. Status.Phase, Reason and Message say the whole; the rest of
-// Status says it for each container.
+// Observation is the state of one instance as its driver sees it. A later Sequence replaces an
+// earlier one. Status.Phase, Reason and Message describe the instance. The other fields of Status
+// describe each container.
 type Observation struct {
 	UID      string
 	Sequence int64
@@ -44,100 +44,97 @@ type Observation struct {
 }
 
 var (
-	// ErrUnknown is returned for an instance or container that the driver has
-	// nothing of.
+	// ErrUnknown is returned for an instance or container that the driver does not have.
 	ErrUnknown = errors.New("this node does not have the instance")
-	// ErrNotRunning is returned when a session needs a running container.
+	// ErrNotRunning is returned if a session needs a running container.
 	ErrNotRunning = errors.New("container is not running")
-	// ErrLost is returned for an instance that could not go on from the disk.
+	// ErrLost is returned for an instance that could not resume from the disk.
 	ErrLost = errors.New("the suspended state is lost")
 )
 
-// Driver runs the instances of a node. All methods may be called at any time after Recover returned,
-// from any goroutine. None of them waits for an image, a process or another instance, except Run,
-// Suspend, Resume and the sessions Logs, Exec and Dial.
+// Driver runs the instances of a node. All methods may be called at any time after Recover has
+// returned, from any goroutine. None of them waits for an image, a process or another instance,
+// except Run, Suspend, Resume and the sessions Logs, Exec and Dial.
 type Driver interface {
 	Runner
 	Sessions
 }
 
-// Runner creates instances, ends them and reports their states.
+// Runner creates and ends instances, and reports their states.
 type Runner interface {
-	// Recover reads the durable records, re-attaches to what still runs, undoes
-	// what was left half done, and removes what no record knows. It is called
-	// once, before everything else.
+	// Recover reads the saved records and connects to the processes that still run. It undoes
+	// incomplete steps, and removes everything that has no record. It is called once, before all
+	// other methods.
 	Recover(ctx context.Context) error
-	// Run drives all instances until ctx ends, then returns without stopping
-	// any of them.
+	// Run drives all instances until ctx ends. It then returns without stopping any of them.
 	Run(ctx context.Context) error
-	// Ensure makes the instance run, whatever state it is in; a second call
-	// with the same UID does nothing. An ended one is not started again.
+	// Ensure makes the instance run, in whatever state it is. A second call with the same UID does
+	// nothing. An instance that has ended is not started again.
 	Ensure(in Instance) error
-	// Stop takes the instance away: polite signal, grace, hard signal, then
-	// everything that was made for it. The last observation of it has phase
-	// Terminated; it is repeated for a UID that the driver has nothing of. A
-	// negative grace means the template's.
+	// Stop stops the instance: it sends the stop signal, waits for the grace period, sends SIGKILL,
+	// and then removes everything that was created for the instance. The last observation has the
+	// phase Terminated. It is also reported for a UID that the driver does not have. A negative
+	// grace means the grace period of the template.
 	Stop(uid string, grace time.Duration)
-	// Forget drops the record of an instance whose Terminated observation has
-	// been received.
+	// Forget removes the record of an instance whose Terminated observation was acknowledged.
 	Forget(uid string)
-	// List gives the UIDs that the driver has anything of.
+	// List returns the UIDs of all instances of which the driver has something.
 	List() []string
-	// Observations gives the latest observation of each instance.
+	// Observations returns the latest observation of each instance.
 	Observations() []Observation
 	// Usage measures one instance now.
 	Usage(uid string) (Usage, error)
 }
 
-// Sessions reaches the inside of instances.
+// Sessions gives access to the containers of instances.
 type Sessions interface {
-	// Logs writes a container's log to w until the end, or with Follow until
-	// ctx ends or the instance is gone.
+	// Logs writes a container's log to w until its end. With Follow, it continues until ctx ends or
+	// the instance is removed.
 	Logs(ctx context.Context, uid, container string, options LogOptions, w io.Writer) error
-	// Exec runs a command in a container and returns its exit code. It ends the
-	// command when ctx ends.
+	// Exec runs a command in a container and returns its exit code. It ends the command when ctx
+	// ends.
 	Exec(ctx context.Context, uid, container string, options ExecOptions) (int, error)
-	// Suspend holds all processes of an instance until Resume: they keep their
-	// memory and get no time. Both return when it is so and it is durable; either
-	// twice is once, and one that is held in memory can be put on disk. A suspended
-	// instance is not ready and is not probed; Stop resumes it first, if it is in
-	// memory. ErrNotRunning before it runs; errors.ErrUnsupported for a place that
-	// its kind, or this node, does not have.
+	// Suspend pauses all processes of an instance until Resume. Their memory stays, and they get no
+	// CPU time. Suspend returns when the processes are paused and that is saved. A repeated call
+	// does nothing. An instance that is suspended in memory can be moved to disk. A suspended
+	// instance is not ready and is not probed. Stop resumes an instance that is suspended in memory
+	// first. The error is ErrNotRunning if the instance does not run yet, and errors.ErrUnsupported
+	// if its kind or this node does not support the place.
 	Suspend(ctx context.Context, uid string, in Place) error
-	// Resume lets it go on. One whose memory on disk is of no use any more is made
-	// anew, which is an error too: ErrLost.
+	// Resume continues a suspended instance. If the memory on disk cannot be used any more, the
+	// instance is created again, and the error is ErrLost.
 	Resume(ctx context.Context, uid string) error
 	// Dial connects to a TCP port inside the instance's network.
 	Dial(ctx context.Context, uid string, port int32) (io.ReadWriteCloser, error)
 }
 
-// Place is where a suspended instance has its memory.
+// Place is where the memory of a suspended instance is stored.
 type Place int
 
 // The places.
 const (
-	// InMemory: its processes stand still; connections last.
+	// InMemory: the processes are paused, and their connections stay open.
 	InMemory Place = iota
-	// OnDisk: nothing of it is in memory, and it has no address until it goes on.
+	// OnDisk: nothing of the instance is in memory, and it has no address until it resumes.
 	OnDisk
 )
 
-// Usage is what an instance uses of its node.
+// Usage is the amount of the node's resources that an instance uses.
 type Usage struct {
 	CPUNanos    uint64 // since its start
 	MemoryBytes uint64 // working set
 	At          time.Time
 	StartedAt   time.Time
-	// VM is what a microVM's VMM and the kernel count besides; nil for all else, and
-	// for one that is suspended or does not answer at once.
+	// VM contains what a microVM's VMM and the kernel count in addition. It is nil for other kinds,
+	// and for a microVM that is suspended or does not answer at once.
 	VM *VMUsage
 }
 
-// VMUsage are counters of a microVM since its VMM was started. Those that its VMM does
-// not have are 0.
+// VMUsage contains counters of a microVM since the start of its VMM. A counter that the VMM does
+// not support is 0.
 type VMUsage = nodev1.VMUsage
 
-// LogOptions choose a part of a log.
+// LogOptions select a part of a log.
 type LogOptions struct {
 	Follow     bool
 	Previous   bool
@@ -146,10 +143,10 @@ type LogOptions struct {
 	Since      time.Time // zero: all
 }
 
-// Size of a terminal in characters.
+// Size is the size of a terminal in characters.
 type Size struct{ Width, Height uint16 }
 
-// ExecOptions describe a command to run in a container.
+// ExecOptions describe a command that runs in a container.
 type ExecOptions struct {
 	Command        []string
 	TTY            bool
@@ -158,14 +155,14 @@ type ExecOptions struct {
 	Resize         <-chan Size
 }
 
-// Objects gives drivers what instances refer to. It answers from what the
-// controller sent; when it has nothing yet it waits until ctx ends.
+// Objects gives drivers the objects that instances refer to. It returns what the controller has
+// sent. If the controller has sent nothing yet, it waits until ctx ends.
 type Objects interface {
 	ConfigMap(ctx context.Context, namespace, name string) (Entries, error)
 	Secret(ctx context.Context, namespace, name string) (Entries, error)
 }
 
-// Entries of a ConfigMap or Secret.
+// Entries are the entries of a ConfigMap or Secret.
 type Entries struct {
 	Found bool
 	Type  string // of a Secret

@@ -1,11 +1,10 @@
-// Package join gets and keeps the certificate that a node shows to its cluster.
+// Package join gets and renews the certificate of a node.
 //
-// A node first joins with a token: it recognizes the server by the authority's
-// hash in the token before it says the secret, sends a request for a fresh key,
-// and keeps key, certificate and authority in one file of mode 0600. While it
-// runs, [Identity.Run] renews the certificate when two thirds of its life are
-// over; connections that exist are not touched, the next handshake shows the
-// new one.
+// A node first joins with a token. It verifies the server by the hash of the certificate authority
+// in the token before it sends the token's secret. It then requests a certificate for a new key,
+// and saves the key, the certificate and the authority in one file of mode 0600. While the node
+// runs, [Identity.Run] renews the certificate after two thirds of its lifetime. Existing
+// connections stay open, and the next handshake uses the new certificate.
 package join
 
 import (
@@ -36,61 +35,58 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// File keeps the identity in [Config.Dir].
+// File is the file of the identity in [Config.Dir].
 const File = "identity.pem"
 
 const (
-	// callTimeout bounds one Join or Renew.
+	// callTimeout limits one call of Join or Renew.
 	callTimeout = 30 * time.Second
-	// firstRetry and maxRetry bound the pause between two tries to join.
+	// firstRetry and maxRetry bound the pause between two attempts to join.
 	firstRetry = time.Second
 	maxRetry   = 30 * time.Second
-	// retryRenewal is the pause after a renewal that went wrong: a third of the
-	// certificate's life is left for many tries.
+	// retryRenewal is the pause after a failed renewal. A third of the certificate's lifetime is
+	// left for many attempts.
 	retryRenewal = time.Minute
-	// maxSleep makes the renewal notice a wall clock that was set forward or a
-	// machine that slept: timers count neither.
+	// maxSleep makes the renewal notice that the wall clock was set forward or that the machine
+	// slept. Timers measure neither.
 	maxSleep = time.Hour
 )
 
-// Errors of joining that do not pass by waiting.
+// Errors of joining that are permanent.
 var (
-	// ErrNotTrusted says that the server is not of the cluster that the token is
-	// for.
+	// ErrNotTrusted means that the server does not belong to the cluster of the token.
 	ErrNotTrusted = errors.New("the server did not prove that it belongs to the cluster of the join token")
-	// ErrTokenRefused says that the controller does not know the token, or not
-	// any more.
+	// ErrTokenRefused means that the controller does not know the token, or that the token has
+	// expired.
 	ErrTokenRefused = errors.New("the controller refused the join token")
-	// ErrNameTaken says that another machine, or another riklet on this one, has the
-	// node's name.
+	// ErrNameTaken means that another machine, or another riklet on this machine, has the node's
+	// name.
 	ErrNameTaken = errors.New("the node's name is already in use")
-	// ErrRejected says that the controller will not have a node like this.
+	// ErrRejected means that the controller does not admit this node.
 	ErrRejected = errors.New("the controller refused this node")
-	// ErrNoToken says that the node has no usable certificate and nothing to ask
-	// for one with.
+	// ErrNoToken means that the node has neither a usable certificate nor a token to request one.
 	ErrNoToken = errors.New("this machine has not joined a cluster")
 )
 
-// Config says who the node is and whom to ask.
+// Config configures the node's identity and the server.
 type Config struct {
-	// Server is host:port of the controller's services for nodes. Required.
+	// Server is the host:port of the controller's services for nodes. Required.
 	Server string
-	// ServerName is looked for in the server's certificate. Server's host when
-	// empty.
+	// ServerName is the expected name in the server's certificate. If it is empty, it is the host
+	// of Server.
 	ServerName string
-	// Token is needed until the node has joined; the zero value afterward.
+	// Token is required until the node has joined. Afterward it is the zero value.
 	Token jointoken.Token
-	// NodeName and MachineID are the node's. Required.
+	// NodeName and MachineID identify the node. Required.
 	NodeName, MachineID string
-	// InstallationKey proves to the cluster that it is this riklet which joins again.
-	// Required.
+	// InstallationKey proves to the cluster that the same riklet joins again. Required.
 	InstallationKey string
-	// Dir keeps the identity; it must exist. Required.
+	// Dir is the directory of the identity. It must exist. Required.
 	Dir string
-	// Logger reports joining and renewals. Nil discards.
+	// Logger logs joining and renewals. nil discards the messages.
 	Logger *slog.Logger
-	// DialOptions are added to those of every connection, for instance a dialer
-	// that does not use the network.
+	// DialOptions are added to those of every connection, for example a dialer that does not use
+	// the network.
 	DialOptions []grpc.DialOption
 }
 
@@ -125,8 +121,8 @@ type Identity struct {
 	current *material // nil until joined; never changed in place
 }
 
-// Open reads what is kept, without using the network. What is kept is ignored
-// when it is of another node name, or of another cluster than the token's.
+// Open reads the saved identity, without using the network. It ignores an identity with another
+// node name, or of another cluster than the token's.
 func Open(cfg Config) (*Identity, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -152,7 +148,7 @@ func Open(cfg Config) (*Identity, error) {
 
 func (i *Identity) path() string { return filepath.Join(i.cfg.Dir, File) }
 
-// unusableReason says why a kept identity is of no use; empty if it is.
+// unusableReason returns why a saved identity cannot be used, or "" if it can.
 func (i *Identity) unusableReason(m *material) string {
 	if want := rikv1alpha1.NodeUserPrefix + i.cfg.NodeName; m.leaf().Subject.CommonName != want {
 		return fmt.Sprintf("it belongs to %q and the node is %q", m.leaf().Subject.CommonName, want)
@@ -169,15 +165,15 @@ func (i *Identity) unusableReason(m *material) string {
 	return ""
 }
 
-// aheadMessage is for a certificate whose life begins later than now. Connections with it are
+// aheadMessage is logged for a certificate that becomes valid only later. Connections with it are
 // refused.
 const aheadMessage = "the node's certificate was issued while a clock was ahead, and is not valid yet: restart the node with a join token, or wait until it is valid"
 
-// Joined says whether the node has a certificate.
+// Joined reports whether the node has a certificate.
 func (i *Identity) Joined() bool { return i.material() != nil }
 
-// Authorities are the hashes of the cluster's authorities in order; empty
-// before the node joined.
+// Authorities returns the sorted hashes of the cluster's certificate authorities. It is empty
+// before the node has joined.
 func (i *Identity) Authorities() []string {
 	if m := i.material(); m != nil {
 		return slices.Sorted(maps.Keys(m.authorities))
@@ -185,7 +181,7 @@ func (i *Identity) Authorities() []string {
 	return nil
 }
 
-// NotAfter is the end of the certificate's life; zero before the node joined.
+// NotAfter returns when the certificate expires. It is zero before the node has joined.
 func (i *Identity) NotAfter() time.Time {
 	if m := i.material(); m != nil {
 		return m.leaf().NotAfter
@@ -199,9 +195,9 @@ func (i *Identity) material() *material {
 	return i.current
 }
 
-// Ensure joins unless the node has joined. It tries again while the server
-// cannot be reached, and returns early only when waiting is of no use: with
-// one of this package's errors, or when ctx ends.
+// Ensure joins the cluster unless the node has joined already. It retries while the server cannot
+// be reached. It returns an error only if a retry is useless: one of this package's errors, or the
+// cause of ctx.
 func (i *Identity) Ensure(ctx context.Context) error {
 	if i.Joined() {
 		return nil
@@ -230,7 +226,7 @@ func final(err error) bool {
 	return false
 }
 
-// join asks once.
+// join makes one attempt to join.
 func (i *Identity) join(ctx context.Context) error {
 	csr, key, err := pki.NewCSR(pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + i.cfg.NodeName})
 	if err != nil {
@@ -248,7 +244,7 @@ func (i *Identity) join(ctx context.Context) error {
 		Token: i.cfg.Token.Text(), NodeName: i.cfg.NodeName, MachineId: i.cfg.MachineID, InstallationKey: i.cfg.InstallationKey, CsrPem: csr,
 	})
 	if err != nil {
-		// gRPC turns a refused handshake into text; the pin kept the error.
+		// gRPC turns a refused handshake into a text. The pin has the error.
 		if refusal := pin.refusal(); refusal != nil {
 			return fmt.Errorf("joining %s: %w", i.cfg.Server, refusal)
 		}
@@ -268,7 +264,7 @@ func (i *Identity) join(ctx context.Context) error {
 	return nil
 }
 
-// explain turns the answers that the protocol names into this package's errors.
+// explain converts the answers of the protocol to this package's errors.
 func (i *Identity) explain(err error) error {
 	said := status.Convert(err).Message()
 	switch status.Code(err) {
@@ -284,7 +280,7 @@ func (i *Identity) explain(err error) error {
 }
 
 func (i *Identity) dial(config *tls.Config) (*grpc.ClientConn, error) {
-	// HTTPS_PROXY is for registries: a server of the cluster is reached directly.
+	// HTTPS_PROXY is for registries. The node connects to the cluster's servers directly.
 	options := append([]grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithNoProxy()}, i.cfg.DialOptions...)
 	conn, err := grpc.NewClient("passthrough:///"+i.cfg.Server, options...)
 	if err != nil {
@@ -293,7 +289,7 @@ func (i *Identity) dial(config *tls.Config) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// keep makes a new identity durable before it is used.
+// keep saves a new identity before it is used.
 func (i *Identity) keep(m *material) error {
 	if want := rikv1alpha1.NodeUserPrefix + i.cfg.NodeName; m.leaf().Subject.CommonName != want {
 		return fmt.Errorf("the server issued a certificate for %q instead of %q", m.leaf().Subject.CommonName, want)
@@ -307,8 +303,8 @@ func (i *Identity) keep(m *material) error {
 	return nil
 }
 
-// TLS is for a connection to one of the cluster's servers. The certificate is
-// chosen at each handshake, so a renewed one is used from then on.
+// TLS returns the configuration of connections to the cluster's servers. Each handshake chooses the
+// certificate, so it uses a renewed one at once.
 func (i *Identity) TLS(serverName string) (*tls.Config, error) {
 	m := i.material()
 	if m == nil {
@@ -324,7 +320,7 @@ func (i *Identity) TLS(serverName string) (*tls.Config, error) {
 	}, nil
 }
 
-// Run renews the certificate until ctx ends. It needs a node that has joined.
+// Run renews the certificate until ctx ends. The node must have joined.
 func (i *Identity) Run(ctx context.Context) error {
 	for {
 		m := i.material()
@@ -343,15 +339,15 @@ func (i *Identity) Run(ctx context.Context) error {
 				i.cfg.Logger.Warn(aheadMessage, "notBefore", m.leaf().NotBefore)
 			}
 		}
-		// The pause also follows a success: a server that gives certificates
-		// which are due at once must not be asked in a loop.
+		// Pause also after a success, so that a server whose certificates must be renewed at once
+		// does not cause a busy loop.
 		if !sleep(ctx, retryRenewal) {
 			return nil
 		}
 	}
 }
 
-// renew asks once, with a fresh key.
+// renew makes one attempt to renew, with a new key.
 func (i *Identity) renew(ctx context.Context) error {
 	csr, key, err := pki.NewCSR(pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + i.cfg.NodeName})
 	if err != nil {
@@ -383,9 +379,8 @@ func (i *Identity) renew(ctx context.Context) error {
 	return nil
 }
 
-// Addresses derives where the scheduler and the controller await nodes from
-// the address that people know: https://host:5000, with scheme and port
-// optional.
+// Addresses returns the addresses of the scheduler and the controller for nodes, from the address
+// that users enter: https://host:5000, with optional scheme and port.
 func Addresses(server string) (scheduler, controller string, err error) {
 	rest, ok := strings.CutPrefix(server, "https://")
 	if !ok && strings.Contains(server, "://") {
@@ -405,8 +400,8 @@ func Addresses(server string) (scheduler, controller string, err error) {
 	return join(rikv1alpha1.PortWorkers), join(rikv1alpha1.PortNodes), nil
 }
 
-// sleep reports whether the time passed, rather than ctx ended. It varies the
-// time by a tenth, so that a cluster's nodes do not all ask at once.
+// sleep waits for d or until ctx ends, and reports whether d has passed. It varies d by a tenth, so
+// that the nodes of a cluster do not all send requests at the same time.
 func sleep(ctx context.Context, d time.Duration) bool {
 	return pause.For(ctx, d+time.Duration(rand.Int64N(int64(d)/10+1)))
 }

@@ -20,13 +20,13 @@ import (
 type material struct {
 	pair  tls.Certificate
 	roots *x509.CertPool
-	// authorities are the hashes of what is in roots.
+	// authorities are the hashes of the certificates in roots.
 	authorities map[string]bool
-	text        []byte // what is kept
+	text        []byte // the content of the file
 }
 
-// newMaterial checks that the parts belong together: the server's answer is
-// not kept before it is known to work.
+// newMaterial checks that the parts belong together, so that an unusable answer of the server is
+// not saved.
 func newMaterial(keyPEM, certPEM, caPEM []byte) (*material, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -60,16 +60,16 @@ func (m *material) leaf() *x509.Certificate { return m.pair.Leaf }
 
 func (m *material) hasAuthority(hash string) bool { return m.authorities[hash] }
 
-// isAhead tells whether the certificate is valid only later than now.
+// isAhead reports whether the certificate becomes valid only after now.
 func (m *material) isAhead() bool { return time.Now().Before(m.leaf().NotBefore) }
 
-// renewal is when two thirds of the certificate's life are over.
+// renewal returns the time at which two thirds of the certificate's lifetime are over.
 func (m *material) renewal() time.Time {
 	c := m.leaf()
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) * 2 / 3)
 }
 
-// save replaces the file in one step, so that key and certificate always match.
+// save replaces the file atomically, so that key and certificate always match.
 func (m *material) save(path string) error {
 	if err := atomicfile.Write(path, m.text); err != nil {
 		return fmt.Errorf("saving the node's identity: %w", err)
@@ -77,7 +77,7 @@ func (m *material) save(path string) error {
 	return nil
 }
 
-// load returns nil without an error when nothing is kept.
+// load returns nil without an error if the file does not exist.
 func load(path string) (*material, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,8 +122,8 @@ func hashOf(c *x509.Certificate) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// pin trusts exactly the authority of one hash, which the server has to send
-// along: the node has nothing else to know it by.
+// pin trusts exactly the certificate authority with one hash. The server must send the authority's
+// certificate, because the node knows only the hash.
 type pin struct {
 	hash, serverName string
 
@@ -131,8 +131,8 @@ type pin struct {
 	refused error
 }
 
-// config skips only the verification against the machine's roots;
-// VerifyConnection runs at every handshake and does a stricter one.
+// config skips only the verification against the machine's root certificates. VerifyConnection runs
+// at every handshake and is stricter.
 func (p *pin) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -148,7 +148,7 @@ func (p *pin) config() *tls.Config {
 	}
 }
 
-// refusal is why the last handshake was refused.
+// refusal returns why the last handshake was refused.
 func (p *pin) refusal() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,11 +1,10 @@
-// Package lifecycle runs the ordered steps by which something on a node comes
-// to be, and takes them back.
+// Package lifecycle runs the ordered steps that create something on a node, and undoes them.
 //
-// A Step is idempotent in both directions, and its Undo is safe when its Do
-// never ran: that is what lets a restarted agent undo what it cannot know to
-// have been done. The package owns the order, the hook by which tests fail or
-// kill a process between two steps, and the joining of errors. It keeps no
-// state; what must outlive the process is saved by a step of its owner.
+// A Step is idempotent in both directions, and its Undo is safe if its Do never ran. Therefore a
+// restarted agent can undo steps without knowing which of them an earlier process has done. The
+// package defines the order, the joining of errors, and a hook with which tests fail or kill a
+// process between two steps. It saves no state. A step of its user saves what must survive the
+// process.
 package lifecycle
 
 import (
@@ -14,20 +13,21 @@ import (
 	"fmt"
 )
 
-// Step is one thing that is made and can be taken away again.
+// Step creates one part, and can remove it.
 type Step struct {
 	Name string
-	// Do makes it; called again it finds it made. Nil: nothing to make.
+	// Do creates the part. A repeated call changes nothing. nil means that there is nothing to
+	// create.
 	Do func(ctx context.Context) error
-	// Undo removes it, whether or not Do ran, finished, or ran in a process
-	// that is gone. Nil: nothing to remove.
+	// Undo removes the part. It is safe if Do never ran, did not finish, or ran in an earlier
+	// process. nil means that there is nothing to remove.
 	Undo func(ctx context.Context) error
 }
 
-// Point is a moment at which a Hook is called.
+// Point is a point in time at which a Hook is called.
 type Point string
 
-// The moments around a step.
+// The points around a step.
 const (
 	BeforeDo   Point = "before-do"
 	AfterDo    Point = "after-do"
@@ -35,11 +35,11 @@ const (
 	AfterUndo  Point = "after-undo"
 )
 
-// Hook sees every moment of a sequence. An error it returns is the step's
-// error; tests use it to fail, or to end the process, between any two steps.
+// Hook is called at every point of a sequence. If it returns an error, that is the error of the
+// step. Tests use it to fail or to end the process between two steps.
 type Hook func(step string, at Point) error
 
-// FailAt is a Hook that fails the named step with err before it does anything.
+// FailAt returns a Hook that makes the named step fail with err before it does anything.
 func FailAt(step string, err error) Hook {
 	return func(name string, at Point) error {
 		if name == step && at == BeforeDo {
@@ -49,7 +49,7 @@ func FailAt(step string, err error) Hook {
 	}
 }
 
-// StepError says which step did not succeed.
+// StepError names the step that failed.
 type StepError struct {
 	Step string
 	Err  error
@@ -57,7 +57,7 @@ type StepError struct {
 
 func (e *StepError) Error() string { return e.Step + ": " + e.Err.Error() }
 
-// Unwrap gives the step's own error.
+// Unwrap returns the error of the step.
 func (e *StepError) Unwrap() error { return e.Err }
 
 // Sequence is an ordered list of steps.
@@ -66,8 +66,8 @@ type Sequence struct {
 	Hook  Hook // may be nil
 }
 
-// Do makes the steps in order and stops at the first error, a *StepError. It
-// undoes nothing: the caller decides whether to go on later or to take back.
+// Do runs the steps in order and stops at the first error, a *StepError. It undoes nothing. The
+// caller decides whether to repeat Do later or to call Undo.
 func (s Sequence) Do(ctx context.Context) error {
 	for _, step := range s.Steps {
 		if err := context.Cause(ctx); err != nil {
@@ -80,9 +80,9 @@ func (s Sequence) Do(ctx context.Context) error {
 	return nil
 }
 
-// Undo takes back all steps, last first. A step that cannot be taken back ends
-// it: what an earlier step made may still be in use by it (a mount point under
-// a mount, a cgroup with a process in it). Called again it begins anew.
+// Undo undoes all steps in reverse order. It stops at a step that cannot be undone, because that
+// step may still use what an earlier step has created (a mount point under a mount, a cgroup with a
+// process in it). A repeated call starts again with the last step.
 func (s Sequence) Undo(ctx context.Context) error {
 	for i := len(s.Steps) - 1; i >= 0; i-- {
 		step := s.Steps[i]
@@ -112,7 +112,7 @@ func (s Sequence) hook(name string, at Point) error {
 	return s.Hook(name, at)
 }
 
-// StepOf gives the name of the step in which err arose, "" if it is of none.
+// StepOf returns the name of the step that failed with err, or "" if err is not from a step.
 func StepOf(err error) string {
 	if e, ok := errors.AsType[*StepError](err); ok {
 		return e.Step

@@ -1,6 +1,7 @@
 // Package monitor is the Node Monitor. It reads the facts of the node and, at a regular interval,
-// the usage of the node and its instances, and reports them. It also watches the disk: it reports a nearly full disk to the scheduler, and triggers the removal
-// of unused images and the eviction of instances.
+// the usage of the node and its instances, and reports them. It also watches the disk. If the disk
+// is nearly full, it reports that to the scheduler and triggers the removal of unused images and
+// the eviction of instances.
 package monitor
 
 import (

@@ -1,4 +1,5 @@
-// Package netns makes network namespaces, and runs work in them and in those of other processes.
+// Package netns creates network namespaces, and runs functions in them and in those of other
+// processes.
 package netns
 
 import (
@@ -10,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of opens the network namespace of a process. The file keeps the namespace.
+// Of opens the network namespace of a process. The namespace exists at least as long as the file is
+// open.
 func Of(pid int) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 }
 
-// New makes a network namespace that nothing but the file keeps. Its loopback is down.
+// New creates a network namespace that exists as long as the file is open. Its loopback device is
+// down.
 func New() (*os.File, error) {
 	var namespace *os.File
 	done := make(chan error, 1)
@@ -25,7 +28,7 @@ func New() (*os.File, error) {
 		var err error
 		if namespace, left, err = create(); left {
 			runtime.UnlockOSThread()
-		} // else the thread, which is in the wrong place, ends with the goroutine
+		} // otherwise the thread is in the wrong namespace, and must end with the goroutine
 		done <- err
 	}()
 	if err := <-done; err != nil {
@@ -34,7 +37,7 @@ func New() (*os.File, error) {
 	return namespace, nil
 }
 
-// create does the work of New. left is true if the thread is in its own namespace again.
+// create does the work of New. left reports whether the thread is in its own namespace again.
 func create() (namespace *os.File, left bool, err error) {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -48,10 +51,9 @@ func create() (namespace *os.File, left bool, err error) {
 	return namespace, unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil, err
 }
 
-// Within runs work on a thread that is in the given network namespace, and waits
-// for it. A socket belongs to the namespace that its thread was in when it was made,
-// and /proc/sys/net shows that of the thread which looks. Work that starts goroutines
-// leaves the namespace with them.
+// Within runs work on a thread that is in the given network namespace, and waits for it. A socket
+// belongs to the namespace in which its thread was when it created the socket. /proc/sys/net shows
+// the namespace of the thread that reads it. Goroutines that work starts are not in the namespace.
 func Within(namespace *os.File, work func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -65,13 +67,13 @@ func Within(namespace *os.File, work func() error) error {
 		err = work()
 		if back() == nil {
 			runtime.UnlockOSThread()
-		} // else the thread, which is in the wrong place, ends with the goroutine
+		} // otherwise the thread is in the wrong namespace, and must end with the goroutine
 		done <- err
 	}()
 	return <-done
 }
 
-// enter moves the thread into a network namespace, if it is not there already.
+// enter moves the thread into a network namespace, unless it is there already.
 func enter(namespace *os.File) (back func() error, err error) {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

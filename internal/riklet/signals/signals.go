@@ -1,8 +1,7 @@
-// Package signals takes back what a process has inherited of the way signals are
-// handled. An ignored signal stays ignored in every program that is executed after,
-// so that a node agent that was started by nohup would make containers that cannot
-// hear SIGHUP. The Go runtime leaves an ignored SIGHUP and SIGINT as they were, and
-// never looks at the two signals that it leaves to the C library.
+// Package signals resets the signal actions that a process has inherited. An ignored signal stays
+// ignored in every program that the process executes. So a node agent that was started by nohup
+// would create containers that ignore SIGHUP. The Go runtime does not change an ignored SIGHUP or
+// SIGINT, or the two signals that it leaves to the C library.
 package signals
 
 import (
@@ -16,21 +15,21 @@ import (
 )
 
 const (
-	last   = 64 // _NSIG of every architecture that Go runs on but MIPS
+	last   = 64 // _NSIG of every architecture that Go supports, except MIPS
 	ignore = 1  // SIG_IGN of the kernel's uapi
-	// sets is the size of the kernel's sigset_t, which rt_sigaction(2) asks for.
+	// sets is the size of the kernel's sigset_t, which rt_sigaction(2) requires.
 	sets = last / 8
 )
 
-// action is the kernel's struct sigaction, or more than it: the architectures differ
-// in what follows the handler, and of no use to us.
+// action is large enough for the kernel's struct sigaction. The architectures differ only in the
+// fields after the handler, which this package does not use.
 type action struct {
 	handler uintptr
 	_       [4]uintptr
 }
 
-// Restore gives every ignored signal the default action again; handlers stay. It
-// may be called at any time.
+// Restore sets every ignored signal to its default action. Handlers stay. It may be called at any
+// time.
 func Restore() error {
 	for number := 1; number <= last; number++ {
 		n := unix.Signal(number)
@@ -51,9 +50,9 @@ func Restore() error {
 	return nil
 }
 
-// Ignore gives every ignored signal the default action, but for a hang-up that this
-// process was started to survive (nohup): that one is caught and dropped, which a
-// child does not inherit.
+// Ignore sets every ignored signal to its default action, except a SIGHUP that was ignored so that
+// this process survives a hang-up (nohup). It catches and drops that one, which child processes do
+// not inherit.
 func Ignore() error {
 	if signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)

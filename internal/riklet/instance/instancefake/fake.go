@@ -1,9 +1,9 @@
-// Package instancefake is an instance.Driver that one can run: it keeps the
-// contract, but its processes are entries of a map. Tests of what is above the
-// drivers use it instead of containers.
+// Package instancefake implements instance.Driver without real processes: a process is an entry of
+// a map. It follows the contract. Tests of the layers above the drivers use it instead of
+// containers.
 //
-// [Host] is the machine, on which processes outlive a [Driver] as they outlive
-// a riklet: a test of a restart makes a second driver on the same host.
+// [Host] is the machine. Its processes survive a [Driver], as real processes survive a riklet. A
+// test of a restart creates a second driver on the same host.
 package instancefake
 
 import (
@@ -32,14 +32,14 @@ type Host struct {
 	changed chan struct{} // closed and replaced at every change
 }
 
-// record is what a driver would keep on disk and the kernel in its tables.
+// record is what a driver would save on disk, and what the kernel would have in its tables.
 type record struct {
 	in      instance.Instance
 	status  rikv1alpha1.InstanceStatus
 	seq     int64
 	log     []line
-	started bool          // a goroutine of the driver looks after it
-	stopped chan struct{} // closed when a stop was asked for
+	started bool          // a goroutine of the driver drives it
+	stopped chan struct{} // closed when a stop is requested
 	grace   time.Duration
 	startup time.Time
 }
@@ -54,19 +54,19 @@ func NewHost() *Host {
 	return &Host{records: map[string]*record{}, starts: map[string]int{}, changed: make(chan struct{})}
 }
 
-// Config of a [Driver].
+// Config configures a [Driver].
 type Config struct {
-	// Changed is called after every change of an observation. Nil is allowed.
+	// Changed is called after every change of an observation. It may be nil.
 	Changed func()
-	// Start is what making an instance takes, for instance a pull. An error
-	// makes it Failed. Nil starts at once.
+	// Start does the work of starting an instance, for example a pull. If it returns an error, the
+	// instance is Failed. If it is nil, instances start at once.
 	Start func(ctx context.Context, in instance.Instance) error
-	// StopTakes is how long a process needs after the polite signal. It is
-	// killed when its grace is over.
+	// StopTakes is how long a process runs after the stop signal. The process is killed after its
+	// grace period.
 	StopTakes time.Duration
 	// ForgetTakes is how long a record stays after Forget.
 	ForgetTakes time.Duration
-	// Refuse makes Ensure return an error. Nil takes everything.
+	// Refuse makes Ensure return an error. If it is nil, Ensure accepts every instance.
 	Refuse func(in instance.Instance) error
 	// Exec replaces the built-in commands of Driver.Exec.
 	Exec func(ctx context.Context, uid, container string, options instance.ExecOptions) (int, error)
@@ -76,7 +76,7 @@ type Config struct {
 type Driver struct {
 	host *Host
 	cfg  Config
-	work wakeup.Signal // set while Run has something to look at
+	work wakeup.Signal // set while Run has work to do
 
 	mu        sync.Mutex
 	recovered bool
@@ -84,7 +84,7 @@ type Driver struct {
 
 var _ instance.Driver = (*Driver)(nil)
 
-// Driver returns a new driver for the host. One at a time may run.
+// Driver returns a new driver for the host. Only one may run at a time.
 func (h *Host) Driver(cfg Config) *Driver {
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
@@ -95,8 +95,8 @@ func (h *Host) Driver(cfg Config) *Driver {
 	return &Driver{host: h, cfg: cfg, work: wakeup.New()}
 }
 
-// Recover implements instance.Driver. What runs is looked after again, what was
-// half made is begun again.
+// Recover implements instance.Driver. The driver continues to drive running instances, and restarts
+// incomplete work.
 func (d *Driver) Recover(context.Context) error {
 	d.host.mu.Lock()
 	for _, r := range d.host.records {
@@ -110,8 +110,7 @@ func (d *Driver) Recover(context.Context) error {
 	return nil
 }
 
-// Run implements instance.Driver. Every instance is made and taken away by a
-// goroutine of its own.
+// Run implements instance.Driver. A separate goroutine starts and removes each instance.
 func (d *Driver) Run(ctx context.Context) error {
 	d.mu.Lock()
 	recovered := d.recovered
@@ -132,7 +131,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 }
 
-// take marks the records that need a goroutine as having one.
+// take marks the records that need a goroutine as driven.
 func (h *Host) take() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +145,7 @@ func (h *Host) take() []string {
 	return uids
 }
 
-// drive brings one instance up and, when asked, down.
+// drive starts one instance, and stops it on request.
 func (d *Driver) drive(ctx context.Context, uid string) {
 	in, phase, stopped := d.host.look(uid)
 	if phase == rikv1alpha1.InstanceCreating {
@@ -181,7 +180,7 @@ func (h *Host) look(uid string) (instance.Instance, rikv1alpha1.InstancePhase, c
 	return r.in, r.status.Phase, r.stopped
 }
 
-// begin says how making the instance ended, unless it is being stopped.
+// begin records the result of starting the instance, unless the instance is being stopped.
 func (d *Driver) begin(uid string, err error) {
 	d.change(uid, func(r *record) bool {
 		if r.status.Phase != rikv1alpha1.InstanceCreating {
@@ -206,7 +205,7 @@ func (d *Driver) begin(uid string, err error) {
 	})
 }
 
-// end takes the process away: politely, then hard.
+// end ends the process, with the stop signal first and SIGKILL after the grace period.
 func (d *Driver) end(ctx context.Context, uid string) {
 	d.host.mu.Lock()
 	wait := min(d.cfg.StopTakes, d.host.records[uid].grace)
@@ -224,7 +223,7 @@ func terminate(r *record) {
 	r.status = rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceTerminated, Reason: "Stopped", StartedAt: r.status.StartedAt}
 }
 
-// change applies f to a record and tells of it if f says so.
+// change applies f to a record, and reports the change if f returns true.
 func (d *Driver) change(uid string, f func(*record) bool) {
 	d.host.mu.Lock()
 	r := d.host.records[uid]
@@ -276,7 +275,7 @@ func (d *Driver) Stop(uid string, grace time.Duration) {
 	d.host.mu.Unlock()
 	d.change(uid, func(r *record) bool {
 		if r.status.Phase == rikv1alpha1.InstanceTerminated {
-			return true // said again
+			return true // repeated order
 		}
 		if grace < 0 {
 			grace = 30 * time.Second
@@ -356,7 +355,7 @@ func (d *Driver) Usage(uid string) (instance.Usage, error) {
 // OnDisk is the message of an instance that is suspended to disk.
 const OnDisk = "on disk"
 
-// Suspend holds an instance; wherever, its memory stays where it is.
+// Suspend suspends an instance. For every place, the memory stays where it is.
 func (d *Driver) Suspend(_ context.Context, uid string, in instance.Place) error {
 	if in == instance.OnDisk {
 		return d.hold(uid, true, OnDisk)
@@ -364,7 +363,7 @@ func (d *Driver) Suspend(_ context.Context, uid string, in instance.Place) error
 	return d.hold(uid, true, "")
 }
 
-// Resume lets it go on.
+// Resume continues the instance.
 func (d *Driver) Resume(_ context.Context, uid string) error { return d.hold(uid, false, "") }
 
 func (d *Driver) hold(uid string, suspended bool, message string) error {

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// Exit ends a running instance's process by itself, as with an exit code. The
+// Exit ends the process of a running instance with an exit code, as if it had ended by itself. The
 // driver does not restart it.
 func (d *Driver) Exit(uid string, code int32) {
 	d.change(uid, func(r *record) bool {
@@ -49,7 +49,7 @@ func (h *Host) Print(uid, text string) {
 	}
 }
 
-// Running lists what runs on the machine, whatever a driver says of it.
+// Running returns what runs on the machine, independently of a driver.
 func (h *Host) Running() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,15 +63,15 @@ func (h *Host) Running() []string {
 	return uids
 }
 
-// Starts says how often the instance's process was started.
+// Starts returns how often the instance's process was started.
 func (h *Host) Starts(uid string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.starts[uid]
 }
 
-// container checks that the instance runs and has the container; an empty name
-// means the first.
+// container checks that the instance runs and has the container. An empty name means the first
+// container.
 func (d *Driver) container(uid, name string) error {
 	d.host.mu.Lock()
 	defer d.host.mu.Unlock()
@@ -125,8 +125,8 @@ func (d *Driver) Logs(ctx context.Context, uid, container string, options instan
 	}
 }
 
-// lines returns the log, a channel that is closed when more may be there, and
-// whether the instance is gone.
+// lines returns the log, a channel that is closed when the log may have grown, and whether the
+// instance is removed.
 func (h *Host) lines(uid string) ([]line, chan struct{}, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,9 +137,8 @@ func (h *Host) lines(uid string) ([]line, chan struct{}, bool) {
 	return slices.Clone(r.log), h.changed, r.status.Phase.Ended()
 }
 
-// Exec implements instance.Driver. The commands are echo WORDS, cat, exit CODE,
-// sleep (until its context ends) and sizes, which prints the terminal's sizes
-// until its input ends.
+// Exec implements instance.Driver. The commands are echo WORDS, cat, exit CODE, sleep (until its
+// context ends) and sizes, which prints the terminal's sizes until its input ends.
 func (d *Driver) Exec(ctx context.Context, uid, container string, options instance.ExecOptions) (int, error) {
 	if err := d.container(uid, container); err != nil {
 		return 0, err
@@ -191,8 +190,8 @@ func sizes(ctx context.Context, options instance.ExecOptions) error {
 	}
 }
 
-// Dial implements instance.Driver: every instance serves an echo on port 7 and
-// refuses the others.
+// Dial implements instance.Driver: every instance has an echo server on port 7 and refuses
+// connections to other ports.
 func (d *Driver) Dial(_ context.Context, uid string, port int32) (io.ReadWriteCloser, error) {
 	if err := d.container(uid, ""); err != nil {
 		return nil, err
