@@ -60,7 +60,7 @@ func measureRules(b *testing.B, variant, shape string, n int) time.Duration {
 	s := exposed(shape, n)
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
-		Table: func() *netmap.Snapshot { return s },
+		Netmap: func() *netmap.Snapshot { return s },
 		Facts: nodeFacts,
 	})
 	if err != nil {

@@ -58,7 +58,7 @@ func measureRequests(b *testing.B, n int) {
 	}
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
-		Table: func() *netmap.Snapshot { return s },
+		Netmap: func() *netmap.Snapshot { return s },
 		Facts: nodeFacts,
 	})
 	if err != nil {

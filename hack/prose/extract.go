@@ -152,6 +152,11 @@ func (e *extractor) visit(node ast.Node) bool {
 				}
 			}
 		}
+	case *ast.CallExpr:
+		// The argument of strings.Fields is a list of words.
+		if f, ok := n.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Fields" {
+			return false
+		}
 	case *ast.BinaryExpr:
 		if joined, ok := concatenation(n); ok {
 			e.message(n.Pos(), joined, false)
@@ -198,16 +203,18 @@ var (
 	verb  = regexp.MustCompile(`%[-+# 0]*[0-9]*(?:\.[0-9]+)?(?:\[\d+\])?[a-zA-Z]`)
 	// code matches text that is not a message: YAML, JSON, shell, SQL, HTML.
 	code = regexp.MustCompile(`(?m)^\s*[A-Za-z."'_-]+:(?: |$)|[{};]\s*$|^#!|^\s*<|\b(?:SELECT|INSERT|CREATE TABLE)\b`)
+	// input matches a line of a test's input: a shell script, or a DNS record.
+	input = regexp.MustCompile(`&&|\|\||\$[A-Za-z({]|[<>]\s?/|2>|\b(?:echo|exit|trap|sleep|touch) [\w"'$]+;|; (?:do|done|then|fi)\b|\bIN (?:A|SRV|SOA) `)
 )
 
 // message adds a string literal if it is prose. In tests, only failure messages are prose. Literals
-// of several lines are left out there, because they are mostly input.
+// of several lines and scripts are left out there, because they are mostly input.
 func (e *extractor) message(at token.Pos, value string, raw bool) {
 	if !words.MatchString(value) {
 		return
 	}
 	multi := strings.Contains(strings.TrimSpace(value), "\n")
-	if multi && (e.test || code.MatchString(value)) {
+	if multi && (e.test || code.MatchString(value)) || e.test && input.MatchString(value) {
 		return
 	}
 	number := e.set.Position(at).Line

@@ -23,6 +23,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -147,7 +148,7 @@ func extractAll(files []string, scratch string) (map[string]source, error) {
 			name := filepath.Join(scratch, fmt.Sprintf("%s.%s.txt", file, kind))
 			var b strings.Builder
 			for _, t := range texts {
-				b.WriteString(t.joined())
+				b.WriteString(maskDots(t.joined()))
 				b.WriteString(end(t))
 				b.WriteString("\n\n")
 			}
@@ -158,6 +159,19 @@ func extractAll(files []string, scratch string) (map[string]source, error) {
 		}
 	}
 	return sources, nil
+}
+
+var (
+	url      = regexp.MustCompile(`https?://[^\s)]*[^\s).,:;]`)
+	innerDot = regexp.MustCompile(`([A-Za-z0-9_)])\.([A-Za-z0-9_(])`)
+)
+
+// maskDots replaces addresses of pages, and the dots inside names such as Config.Root, by other
+// characters. vale does not end a sentence after such a name, and counts several words in it. The
+// length does not change, so the columns of alerts stay right.
+func maskDots(s string) string {
+	s = url.ReplaceAllStringFunc(s, func(found string) string { return strings.Repeat("x", len(found)) })
+	return innerDot.ReplaceAllString(s, "${1}_${2}")
 }
 
 // end returns the full stop that a text lacks, or "". Without a full stop, vale takes this text and

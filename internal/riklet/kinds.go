@@ -39,7 +39,7 @@ func (r *Riklet) probe(ctx context.Context) {
 	}
 }
 
-// The pauses between two probes of a kind, which may boot a guest. The first retry comes soon,
+// The pauses between two probes of a kind. A probe may boot a guest. The first retry comes soon,
 // because the machine may only have been busy. Later retries are rare.
 const (
 	firstProbePause = 2 * time.Minute

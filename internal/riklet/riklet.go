@@ -1,10 +1,11 @@
-// Package riklet is the node agent. It obeys the orders of the scheduler with its driver, gets the
-// objects that instances refer to from the controller, and reports the state of its
+// Package riklet is the node agent. It carries out the orders of the scheduler with its driver,
+// gets the objects that instances refer to from the controller, and reports the state of its
 // instances.
 //
-// Its parts are packages of their own: manager (the papers' Node Manager), monitor (Node
-// Monitor), connection (the two connections), session (logs, exec, port-forward), objects,
-// checkpoint, join and identity. The caller supplies the driver. When the agent ends, for any
+// Its parts are separate packages: manager (the papers' Node Manager), monitor (Node Monitor),
+// connection (the two connections), session (logs, exec, port-forward), objects, checkpoint, join
+// and identity. The caller supplies the driver. When the agent ends, for any reason, its instances
+// keep running, and the next agent recovers them.
 // reason, its instances keep running, and the next agent recovers them.
 package riklet
 
@@ -193,7 +194,7 @@ func (r *Riklet) makeNetwork() error {
 func (r *Riklet) makeDriver() error {
 	driver, err := r.cfg.Driver.Make(r.host())
 	if err != nil {
-		return fmt.Errorf("making the driver for %v: %w", r.cfg.Driver.Kinds, err)
+		return fmt.Errorf("creating the driver for %v: %w", r.cfg.Driver.Kinds, err)
 	}
 	r.driver = driver
 	r.manager.Use(driver)
@@ -210,8 +211,8 @@ func (r *Riklet) openIdentity() error {
 	return err
 }
 
-// Ready returns a channel that is closed when the scheduler has sent what the node may run and
-// the node has obeyed that.
+// Ready returns a channel that is closed when the scheduler has sent the list of instances that may
+// run here, and the node has applied it.
 func (r *Riklet) Ready() <-chan struct{} { return r.ready }
 
 // Resources returns the node's facts in the paper's JSON format.
@@ -233,8 +234,8 @@ func (r *Riklet) Close() error {
 	return errors.Join(problems...)
 }
 
-// Run recovers the instances on this node, then obeys orders until ctx ends or the node cannot
-// join its cluster. It leaves all instances running.
+// Run recovers the instances on this node. It then carries out orders until ctx ends or the node
+// cannot join its cluster. It leaves all instances running.
 func (r *Riklet) Run(ctx context.Context) error {
 	if err := r.driver.Recover(ctx); err != nil {
 		return fmt.Errorf("recovering instances of %v: %w", r.cfg.Driver.Kinds, err)
@@ -294,8 +295,8 @@ func (r *Riklet) saveCluster() {
 	}
 }
 
-// outside handles a node that its cluster does not accept. If instances run on the node, the
-// riklet continues to look after them. Otherwise it returns the cause.
+// outside handles a node that its cluster does not accept. If instances run on the node, the riklet
+// continues to run them. Otherwise outside returns the cause.
 func (r *Riklet) outside(ctx context.Context, cause error) error {
 	if ctx.Err() == nil {
 		running := len(r.manager.List())

@@ -25,8 +25,8 @@ func Shares(milliCPU int64) uint64 {
 }
 
 // SetWeight creates a group and sets its CPU weight. If processes need more CPU time than there is,
-// the group gets time in proportion to the groups next to it. It may be called again. On a
-// machine without the controller it has no effect.
+// the group gets time in proportion to the groups next to it. It may be called again. On a machine
+// without the controller it has no effect.
 func (l Layout) SetWeight(group string, milliCPU int64) error {
 	dir, old := l.dir("cpu", group)
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -1,7 +1,8 @@
-// Package checkpoint saves the few facts about orders and observations that must survive a
-// restart of the riklet: the cluster that it obeys, the highest term that it obeyed, the sequence
-// numbers that it used, and the instances that it must stop when it loses the connection to the
-// scheduler. It does not save which instances run. The drivers keep records of that.
+// Package checkpoint saves the few facts about orders and observations that must survive a restart
+// of the riklet. These are the cluster that gives the orders, the highest term that the riklet
+// accepted, and the sequence numbers that it used. They are also the instances that must stop after
+// a loss of the connection to the scheduler. It does not save which instances run. The drivers have
+// records of that.
 package checkpoint
 
 import (

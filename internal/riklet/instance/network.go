@@ -7,8 +7,9 @@ import (
 )
 
 // ErrNetworkNotReady is returned while the node cannot connect an instance to the cluster's
-// network: the controller has not sent the node's address range yet, the range overlaps with the
-// host's networks, or all addresses are in use. The instance waits, under every restart policy.
+// network. Either the controller has not sent the node's address range yet, or the range overlaps
+// with the host's networks, or all addresses are in use. The instance waits, under every restart
+// policy.
 var ErrNetworkNotReady = errors.New("the network of this node is not ready")
 
 // Network connects instances to the cluster's network. Drivers call it, and internal/riklet/network

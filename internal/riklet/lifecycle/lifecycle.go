@@ -81,8 +81,8 @@ func (s Sequence) Do(ctx context.Context) error {
 }
 
 // Undo undoes all steps in reverse order. It stops at a step that cannot be undone, because that
-// step may still use what an earlier step has created (a mount point under a mount, a cgroup with a
-// process in it). A repeated call starts again with the last step.
+// step may still use what an earlier step has created: a mount point under a mount, for example. A
+// repeated call starts again with the last step.
 func (s Sequence) Undo(ctx context.Context) error {
 	for i := len(s.Steps) - 1; i >= 0; i-- {
 		step := s.Steps[i]

@@ -337,7 +337,7 @@ func (m *Manager) ordered(in *schedulerv1.Run) {
 	r := m.runs[in.GetUid()]
 	if r == nil {
 		if in.GetEnded() {
-			return // there is nothing to keep
+			return // its end is already known
 		}
 		r = &run{uid: in.GetUid()}
 		m.runs[in.GetUid()] = r

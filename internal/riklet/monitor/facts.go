@@ -145,10 +145,10 @@ func parseRelease(r io.Reader) (name, release string) {
 	return name, release
 }
 
-// Address returns the address at which other machines reach this one: the local address that
-// reaches a peer (host:port), or without a peer the machine's first address that rik did not add.
-// It reads the kernel's routes and sends no packet. It returns "127.0.0.1" if there is no other
-// address, and "" if the links cannot be read.
+// Address returns the address at which other machines reach this one. That is the local address
+// that reaches a peer (host:port). Without a peer, it is the machine's first address that rik did
+// not add. It reads the kernel's routes and sends no packet. It returns "127.0.0.1" if there is no
+// other address, and "" if the links cannot be read.
 func Address(ctx context.Context, server string) string {
 	if server != "" {
 		var dialer net.Dialer

@@ -18,7 +18,7 @@ import (
 type Reading struct {
 	At                           time.Time
 	CPUs                         int
-	CPUPercent                   float64 // of all processors, since the last reading
+	CPUPercent                   float64 // average of all processors since the last reading
 	MemoryTotal, MemoryAvailable uint64
 	Disks                        []Disk
 	// WatchedUsedPercent is the usage of the file system on which instances live.

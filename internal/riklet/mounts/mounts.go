@@ -148,8 +148,8 @@ func RunLimits() Limits {
 // InMemory makes a directory a separate file system in memory with the given limits, for its owner
 // only. It reports whether it mounted one now.
 //
-// A tmpfs with a limit that is already mounted at the directory is used as it is. Two other cases
-// get a new mount: a tmpfs without a limit, because the kernel does not add one later, and a
+// A tmpfs with a limit that is already mounted at the directory is used as it is. A tmpfs without a
+// limit gets a new mount over it, because the kernel does not add a limit later. So does a
 // directory that is part of a larger tmpfs, such as a host's /run. If such a directory is in use, a
 // mount would hide its files. Then it stays as it is, without a limit.
 func InMemory(dir string, limits Limits, occupied func() bool) (mounted bool, err error) {

@@ -210,8 +210,8 @@ func (n *Node) namesView() reach.NamesView {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return reach.NamesView{
-		// Without the rules, questions do not get to the name server. It asks others for names outside
-		// the domain.
+		// Without the rules, queries do not reach the name server. It forwards queries for names
+		// outside the domain to other servers.
 		Known: listens.IsValid() && n.known.address.IsValid() && n.ruled && n.known.domain != "", Unable: n.known.unable, Namespace: n.known.namespace,
 		Server: netip.AddrPortFrom(listens.Addr(), nameserver.ClientPort), Listens: listens, Domain: n.known.domain, Bridge: bridge.DefaultName,
 	}

@@ -142,7 +142,7 @@ func (n *Node) open(ctx context.Context) error {
 	n.ports = bridge.NewSwitch(n.bridge, n.cfg.Logger)
 	n.checks = n.newChecks()
 	n.proxy, err = proxy.New(proxy.Config{
-		Logger: n.cfg.Logger, Table: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict, Applied: n.applied,
+		Logger: n.cfg.Logger, Netmap: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict, Applied: n.applied,
 	})
 	return err
 }

@@ -34,7 +34,7 @@ func Purge(ctx context.Context, cfg Config) error {
 		return err
 	}
 	rules, err := proxy.New(proxy.Config{
-		Logger: cfg.Logger, Table: func() *netmap.Snapshot { return nil }, Facts: func() proxy.Facts {
+		Logger: cfg.Logger, Netmap: func() *netmap.Snapshot { return nil }, Facts: func() proxy.Facts {
 			return proxy.Facts{Node: cfg.Node, Links: []string{bridge.DefaultName, overlay.Device}}
 		}, Changed: make(chan struct{}),
 	})

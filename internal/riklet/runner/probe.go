@@ -140,7 +140,7 @@ func (c *container) endUnhealthy(why string) {
 	c.signal(engine.SignalNumber(c.m.rec.Containers[c.spec.Name].StopSignal))
 }
 
-// killsDue kills condemned containers whose grace period is over.
+// killsDue kills unhealthy containers whose grace period is over.
 func (m *machine) killsDue() time.Time {
 	var next time.Time
 	for _, c := range m.containers {

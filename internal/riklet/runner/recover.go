@@ -120,7 +120,7 @@ func (d *Driver) ownRunDirectory() error {
 		return err
 	}
 	if !bounded {
-		d.cfg.Logger.Warn("the run directory is not a separate file system yet, because it contains instances of an earlier version; it becomes one when the riklet starts without instances, or after a reboot",
+		d.cfg.Logger.Warn("the run directory is not a separate file system, because it contains instances of an earlier version; remove the instances and restart the riklet, or reboot the node",
 			"directory", d.cfg.Run)
 	}
 	return nil

@@ -81,8 +81,8 @@ func (s *Server) kept(container string) *run {
 	return nil
 }
 
-// frameWriter is the destination of a process's frames: a stream, then perhaps none for a while, then
-// another one. Two pumps can write at the same time; their frames do not mix.
+// frameWriter writes a process's frames to a stream. The stream may end, and another one may
+// replace it later. Two goroutines can write at the same time, and their frames do not mix.
 type frameWriter struct {
 	mu      sync.Mutex
 	change  sync.Cond // its L is mu

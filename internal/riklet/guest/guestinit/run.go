@@ -120,7 +120,7 @@ func (s *Server) end(r *run) {
 	r.ended = true
 }
 
-// copyOutput pumps the output until the process has ended, and then the data left in its streams.
+// copyOutput copies the output until the process has ended, and then the data left in its streams.
 func (r *run) copyOutput(ended func()) guest.Exit {
 	var copiers sync.WaitGroup
 	c := r.child
@@ -144,9 +144,9 @@ func (r *run) copyOutput(ended func()) guest.Exit {
 	return exit
 }
 
-// stopReading makes the pumps send the data in the streams without waiting for more, because a
+// stopReading makes the copies send the data in the streams without waiting for more, because a
 // process that was left behind may hold the streams open forever. Writes to the node that have
-// begun are completed, however slow the node is.
+// begun are completed, even if the node is slow.
 func stopReading(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {

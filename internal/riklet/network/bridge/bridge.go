@@ -193,9 +193,9 @@ func (b *Bridge) up(link netlink.Link, _ Plan) (changed bool, err error) {
 	return true, b.handle.LinkSetUp(link)
 }
 
-// unicast makes the last address of the range an ordinary one, which the check port has. The
-// kernel adds a broadcast route to it each time the bridge comes up, and drops packets that come
-// from there. Instances send no broadcasts, because the prefix length of their addresses is 32.
+// unicast makes the last address of the range an ordinary one, which the check port has. The kernel
+// adds a broadcast route to the address each time the bridge comes up, and drops packets from it.
+// Instances send no broadcasts, because each has a /32 address.
 func (b *Bridge) unicast(link netlink.Link, p Plan) (changed bool, err error) {
 	route := netlink.Route{
 		LinkIndex: link.Attrs().Index, Dst: netOf(netip.PrefixFrom(p.Check, p.Check.BitLen())),

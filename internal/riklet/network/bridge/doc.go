@@ -7,7 +7,7 @@
 //
 // An instance has its address with the prefix length 32. It reaches everything, including its
 // neighbors on the node, through the gateway, which is the bridge's own address. So all of its
-// traffic passes the node's IP layer in both directions, and the rules of the node proxy apply to
+// traffic passes the node's IP layer in both directions. The rules of the node proxy apply to
 // neighbors too, whether or not the kernel passes bridged frames to iptables
 // (bridge-nf-call-iptables).
 //

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verdicts of a filter, see TC_ACT_OK and TC_ACT_SHOT in linux/pkt_cls.h.
+// Results of a filter, see TC_ACT_OK and TC_ACT_SHOT in linux/pkt_cls.h.
 const (
 	pass = 0
 	drop = 2

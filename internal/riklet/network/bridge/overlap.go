@@ -50,11 +50,11 @@ func (u Use) ours(bridge string) bool {
 		deviceName.MatchString(u.Device) || strings.HasPrefix(u.Device, devicePrefix+".")
 }
 
-// mayOverlap reports whether a route of the host does not prevent the use of a range. That is so if
-// it is for a larger range: the cluster's own routes are more specific and the kernel prefers
-// them. A VPN adds such a route for 10.0.0.0/8. A directly connected network of the host does not
-// qualify, because its machines may have any address in it.
-func (u Use) mayOverlap(to netip.Prefix) bool {
+// isLessSpecificRoute reports whether u is a route for a larger range than to, and does not lead to
+// directly connected machines. Such a route does not conflict with the cluster, because the kernel
+// prefers the cluster's own, more specific routes. A VPN adds such a route for 10.0.0.0/8. The
+// machines of a directly connected network may have any address in it, so that network conflicts.
+func (u Use) isLessSpecificRoute(to netip.Prefix) bool {
 	return u.CrossesGateway && !u.Address && u.Prefix.Bits() < to.Bits()
 }
 
@@ -62,15 +62,15 @@ func (u Use) mayOverlap(to netip.Prefix) bool {
 // route itself, or the two halves of it that VPNs add instead.
 const shortestUse = 2
 
-// CheckOverlap checks which of the host's own networks overlap with the ranges that the cluster claims.
-// A less specific route through a gateway does not count. The error contains every pair and the
-// flag that chooses another range.
+// CheckOverlap checks which of the host's own networks overlap with the ranges of the cluster. A
+// less specific route through a gateway does not count. The error contains every pair, and the flag
+// that chooses another range.
 func CheckOverlap(bridge string, ranges []ClusterRange, host []Use) error {
 	var pairs []string
 	seen := map[string]bool{}
 	for _, c := range ranges {
 		for _, u := range host {
-			if !c.Prefix.IsValid() || u.Prefix.Bits() < shortestUse || u.ours(bridge) || u.mayOverlap(c.Prefix) || !c.Prefix.Overlaps(u.Prefix) {
+			if !c.Prefix.IsValid() || u.Prefix.Bits() < shortestUse || u.ours(bridge) || u.isLessSpecificRoute(c.Prefix) || !c.Prefix.Overlaps(u.Prefix) {
 				continue
 			}
 			pair := fmt.Sprintf("%s %s overlaps with %s; choose another range with %s", c.What, c.Prefix, u, c.Flag)

@@ -25,7 +25,7 @@ type Switch struct {
 	settings Settings
 	plan     Plan
 	pool     *ipam.Pool      // nil until configured
-	freed    map[string]bool // what was detached while there was no pool
+	freed    map[string]bool // the UIDs that were detached while pool was nil
 	trouble  error           // why nothing can be attached
 }
 

@@ -26,13 +26,13 @@ import (
 const (
 	// ttl is short, because the answer for a workload may change at any time.
 	ttl = 5
-	// maxForwards bounds the queries that wait for other servers. It also ends a loop of
-	// servers that query each other. See share.
+	// maxForwards bounds the queries that wait for other servers. It also ends a loop of servers
+	// that query each other. See fairQueue.
 	maxForwards = 256
 	// maxWaiting bounds the queries that wait for an answer to the same query.
 	maxWaiting = 2048
-	// maxConnections bounds TCP connections, which may be idle for a while. They are shared
-	// among clients as well.
+	// maxConnections bounds TCP connections, which may be idle for a while. They are also divided
+	// among clients.
 	maxConnections = 128
 	idle           = 10 * time.Second
 	// udpSize is the packet size that passes any network without fragmentation, as agreed for all

@@ -30,9 +30,9 @@ func shortDomain(s *netmap.Snapshot) string {
 }
 
 // short answers a short name. If the namespace has the name of a top-level domain, names outside
-// the cluster come first: a name that exists there is denied here, and the client's resolver
-// continues with it. If no server answers, it is not known whether the name exists, and the
-// client gets a failure. On a host without name servers, no outside names exist.
+// the cluster have priority. short denies a name that exists there, and the client's resolver
+// continues with it. If no server answers, it is not known whether the name exists, and the client
+// gets a failure. On a host without name servers, no outside names exist.
 func (s *Server) short(ctx context.Context, w dns.ResponseWriter, q *dns.Msg, snapshot *netmap.Snapshot) *dns.Msg {
 	name := strings.TrimSuffix(strings.ToLower(q.Question[0].Name), dns.Fqdn(shortDomain(snapshot)))
 	labels := dns.SplitDomainName(name)

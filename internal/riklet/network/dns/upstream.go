@@ -232,7 +232,7 @@ func (u *upstream) attempt(ctx context.Context, key queryKey, server string) out
 	}
 	o := outcome{server: server, reply: reply}
 	if !o.isAnswer() {
-		o.err = errors.New(server + " says " + dns.RcodeToString[reply.Rcode])
+		o.err = errors.New(server + " answered " + dns.RcodeToString[reply.Rcode])
 	}
 	return o
 }

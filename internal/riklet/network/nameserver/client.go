@@ -51,9 +51,9 @@ type Client struct {
 	gone  chan struct{}
 }
 
-// Ensure connects to the desired process. A running process that suits is kept. A process of
-// another version, or with other settings, is replaced: the new process takes over its sockets,
-// so that no query is lost. Otherwise Ensure opens the sockets.
+// Ensure connects to the desired process. A running process with the desired program and settings
+// stays. Any other process is replaced: the new process takes over its sockets, so that no query is
+// lost. If no process runs, Ensure opens the sockets.
 func Ensure(ctx context.Context, cfg Config) (*Client, error) {
 	program, err := programOf(cfg.Program)
 	if err != nil {
@@ -133,7 +133,7 @@ func (c *Client) send(changes *nodev1.NetworkChanges) error {
 		return fmt.Errorf("encoding the netmap: %w", err)
 	}
 	_ = c.conn.SetWriteDeadline(time.Now().Add(answerWithin))
-	return WriteFrame(c.conn, Table, payload)
+	return WriteFrame(c.conn, Changes, payload)
 }
 
 // watch detects the end of the connection. Nothing else arrives on it.

@@ -69,9 +69,9 @@ type Hello struct {
 type Kind byte
 
 const (
-	// Table contains changes of the netmap, encoded as NetworkChanges. The first one on a
+	// Changes is a frame with changes of the netmap, encoded as NetworkChanges. The first one on a
 	// connection is complete.
-	Table Kind = 1
+	Changes Kind = 1
 	// Leave makes the process pass on its sockets, answer the queries that it has received, and
 	// end. It answers with one byte, and the UDP and TCP descriptors.
 	Leave Kind = 2

@@ -19,7 +19,7 @@ import (
 // file lacks.
 const saveInterval = 2 * time.Second
 
-// load fills a new table from the file.
+// load fills a new store from the file.
 func (t *Store) load() {
 	if t.cfg.Path == "" {
 		return

@@ -30,7 +30,7 @@ type Store struct {
 	// home is the service of each endpoint, by UID.
 	home map[string]ServiceKey
 	// snapshot shares the inner maps of endpoints, except for those in own, which were created
-	// since. It is nil if the table has changed since the last snapshot.
+	// since. It is nil if the netmap has changed since the last snapshot.
 	snapshot *Snapshot
 	own      map[ServiceKey]bool
 	// whole collects the entries of a complete netmap that is being received. It is nil
@@ -48,7 +48,7 @@ type seen struct {
 	endpoints map[string]bool
 }
 
-// Open returns a table with the saved netmap. A file that cannot be read counts as empty, because
+// Open returns a store with the saved netmap. A file that cannot be read counts as empty, because
 // the controller sends everything again.
 func Open(cfg Config) *Store {
 	if cfg.Logger == nil {
@@ -63,8 +63,8 @@ func Open(cfg Config) *Store {
 	return t
 }
 
-// Subscribe returns a channel that is readable after a change, as long as the table exists. It
-// may be readable several times for one change, and once for several changes.
+// Subscribe returns a channel that is readable after a change, as long as the store exists. It may
+// be readable several times for one change, and once for several changes.
 func (t *Store) Subscribe() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -264,7 +264,7 @@ func (t *Store) ownLocked(key ServiceKey) map[string]Endpoint {
 func (t *Store) completeLocked() (changed bool) {
 	w := t.whole
 	t.whole = nil
-	if w == nil { // it began on a connection that this table never saw
+	if w == nil { // it began on a connection that this store never saw
 		return false
 	}
 	for name := range t.peers {

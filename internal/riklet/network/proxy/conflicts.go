@@ -42,7 +42,7 @@ const (
 // reserved are the ports that services have on this node.
 type reserved map[HostPort]reach
 
-// reservedBy returns the reserved ports of the fronts.
+// reservedBy returns the node ports that services reserve.
 func reservedBy(all []servicePort) reserved {
 	r := reserved{}
 	for i := range all {

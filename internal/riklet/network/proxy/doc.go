@@ -1,9 +1,9 @@
 // Package proxy makes the ports of workloads reachable from a node. The node's processes, its
 // instances and clients of its addresses reach the ready instances, on whatever nodes these run.
 //
-// Render is the pure part: it computes the rules from what the node knows about the cluster.
-// Proxy is the other part: it applies the rules whenever something changes, restores them when
-// another program removes them, and makes the kernel forget the flows of endpoints that no
+// Render is the pure part: it computes the rules from what the node knows about the cluster. Proxy
+// is the other part. It applies the rules whenever something changes, and restores them when
+// another program removes them. It also makes the kernel forget the flows of endpoints that no
 // longer exist.
 //
 // # The rules

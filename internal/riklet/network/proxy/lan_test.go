@@ -326,7 +326,7 @@ func (w *world) newProxy(t *testing.T) *Proxy {
 	t.Helper()
 	p, err := New(Config{
 		Logger: logger(), Changed: w.changed,
-		Table: func() *netmap.Snapshot { return w.snapshot }, Facts: func() Facts { return w.facts },
+		Netmap: func() *netmap.Snapshot { return w.snapshot }, Facts: func() Facts { return w.facts },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -40,12 +40,12 @@ const (
 // Config configures a Proxy.
 type Config struct {
 	Logger *slog.Logger
-	// Table returns the current netmap, or nil if there is none. The goroutine in Run calls it
+	// Netmap returns the current netmap, or nil if there is none. The goroutine in Run calls it
 	// often.
-	Table func() *netmap.Snapshot
+	Netmap func() *netmap.Snapshot
 	// Facts returns the facts about this node. The goroutine in Run calls it often.
 	Facts func() Facts
-	// Changed is readable after the results of Table or Facts have changed. A channel of capacity
+	// Changed is readable after the results of Netmap or Facts have changed. A channel of capacity
 	// 1 with non-blocking writes is sufficient.
 	Changed <-chan struct{}
 	// Conflicts is called when the conflicts have changed. all are the ports that both services
@@ -65,8 +65,8 @@ func (c Config) Validate() error {
 	if c.Logger == nil {
 		errs = append(errs, errors.New("proxy: Logger is required"))
 	}
-	if c.Table == nil || c.Facts == nil {
-		errs = append(errs, errors.New("proxy: Table and Facts are required"))
+	if c.Netmap == nil || c.Facts == nil {
+		errs = append(errs, errors.New("proxy: Netmap and Facts are required"))
 	}
 	if c.Changed == nil {
 		errs = append(errs, errors.New("proxy: Changed is required"))
@@ -162,11 +162,11 @@ func (p *Proxy) report(err error) {
 	}
 }
 
-// Sync applies the rules for Table and Facts at once. Run does the same whenever something has
+// Sync applies the rules for Netmap and Facts at once. Run does the same whenever something has
 // changed. While the node's network is not known, the rules do not change. Only Remove removes
 // them.
 func (p *Proxy) Sync(ctx context.Context) error {
-	in := Input{Snapshot: p.config.Table(), Facts: p.config.Facts()}
+	in := Input{Snapshot: p.config.Netmap(), Facts: p.config.Facts()}
 	if !in.active() {
 		return nil
 	}

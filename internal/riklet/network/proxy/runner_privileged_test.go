@@ -43,8 +43,8 @@ func run(t *testing.T, s *space) *running {
 	r := &running{space: s, changed: make(chan struct{}, 1)}
 	p, err := New(Config{
 		Logger: logger(), Changed: r.changed, Interval: 200 * time.Millisecond, Coalesce: time.Millisecond,
-		Table: func() *netmap.Snapshot { r.lock.Lock(); defer r.lock.Unlock(); return r.snapshot },
-		Facts: func() Facts { r.lock.Lock(); defer r.lock.Unlock(); return r.facts },
+		Netmap: func() *netmap.Snapshot { r.lock.Lock(); defer r.lock.Unlock(); return r.snapshot },
+		Facts:  func() Facts { r.lock.Lock(); defer r.lock.Unlock(); return r.facts },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ type servicePort struct {
 	draining       []backend    // being deleted: no new connections, but existing flows stay for a while
 }
 
-// name identifies the front. The names of its chains are derived from it.
+// name identifies the port. The names of its chains are derived from it.
 func (f *servicePort) name() string {
 	return fmt.Sprintf("%s/%s/%s/%d", f.service.Namespace, f.service.Workload, f.protocol, f.port)
 }

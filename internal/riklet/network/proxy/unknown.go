@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Chains that protect against unknown clients, called strangers in this package: machines outside
-// the cluster, and containers of other programs on this machine.
+// Chains that protect against unknown clients: machines outside the cluster, and containers of
+// other programs on this machine.
 const (
 	// chainUnknown drops packets of unknown clients to addresses of the cluster.
 	chainUnknown = "RIKLET-X"
@@ -28,8 +28,8 @@ func (r *renderer) virtualFrom() {
 	}
 }
 
-// allowedSources returns matches for packets of this machine's instances, and of those outside this
-// machine that may use addresses of the cluster.
+// allowedSources returns matches for packets of this machine's instances, and of the sources
+// outside this machine that may use addresses of the cluster.
 func (r *renderer) allowedSources() []string {
 	all := []string{"-i " + r.in.Facts.Bridge}
 	for _, link := range r.in.Facts.Ways {
@@ -41,13 +41,13 @@ func (r *renderer) allowedSources() []string {
 	return all
 }
 
-// knownSources returns the matches of outsiders and one for the machine itself.
+// knownSources returns the matches of allowedSources and one for the machine itself.
 func (r *renderer) knownSources() []string {
 	return append(r.allowedSources(), "-m addrtype --src-type LOCAL")
 }
 
 // dropUnknown adds the rules that drop packets to addresses of the cluster, except from instances,
-// this node and allowed ranges. Connections to exposed ports, and replies, pass.
+// this node and allowed ranges. Packets to exposed ports, and replies, pass.
 func (r *renderer) dropUnknown() {
 	add := func(parts ...string) { r.add(filter, chainUnknown, parts...) }
 	add("-m conntrack --ctstate RELATED,ESTABLISHED,DNAT -j RETURN")

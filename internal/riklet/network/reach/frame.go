@@ -41,8 +41,8 @@ const (
 	receivesNothingByte = 1
 )
 
-// question returns an ARP request to one node. The node's kernel answers it even if its firewall
-// drops IP packets. Thus only the path of the tunnel packets is tested.
+// query returns an ARP request to one node. The node's kernel answers it even if its firewall drops
+// IP packets. Thus only the path of the tunnel packets is tested.
 func query(from, to Peer, target netip.Addr, receivesNothing bool) []byte {
 	f := make([]byte, arpLength, arpLength+len(mark)+1)
 	copy(f[atDestination:], to.MAC)

@@ -19,8 +19,8 @@ type memory struct {
 	Trouble string
 }
 
-// remembered returns the state that was saved at a path. initial is the trouble of a node that
-// has just started.
+// remembered returns the state that was saved at a path. initial is the trouble of a node that has
+// just started.
 func remembered(path, initial string, log *slog.Logger) memory {
 	var m memory
 	data, err := os.ReadFile(path)

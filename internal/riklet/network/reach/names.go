@@ -24,11 +24,11 @@ type NamesView struct {
 	Unable bool
 	// Namespace is the network namespace of the check port.
 	Namespace *os.File
-	// Server is where instances send their questions. Listens is where the name server listens.
+	// Server is where instances send their queries. Listens is where the name server listens.
 	Server, Listens netip.AddrPort
 	// Domain is the domain of the cluster, which the name server answers by itself.
 	Domain string
-	// Bridge is the name of the link on which questions arrive, for messages.
+	// Bridge is the name of the link on which queries arrive, for messages.
 	Bridge string
 }
 
@@ -46,22 +46,23 @@ type NamesConfig struct {
 	Logger *slog.Logger
 }
 
-// Names checks that the name server answers what instances ask. The questions leave from the check
-// port, so they pass the same filters, rules and foreign firewalls as those of an instance. The
-// check uses UDP only. It does not show that TCP passes, nor that the host's name servers answer.
+// Names checks that the name server answers the queries of instances. The check sends its queries
+// from the check port, so they pass the same filters, rules and foreign firewalls as those of an
+// instance. The check uses UDP only. It does not show that TCP passes, nor that the host's name
+// servers answer.
 type Names struct {
 	cfg        NamesConfig
 	memory     memory
-	failed     string    // why no question could be sent, as last logged
-	unanswered time.Time // of the first question since the last answer; zero: the last one was answered
+	failed     string    // why no query could be sent, as last logged
+	unanswered time.Time // of the first query since the last answer; zero: the last one was answered
 	wake       wakeup.Signal
 }
 
 const (
 	// namesUnchecked is the trouble of a node that has just started.
 	namesUnchecked = "it is not known yet whether the name server answers instances; the first check has not ended"
-	// answerTimeout is how long one question waits. A name server on a busy machine answers much
-	// earlier what it knows by itself.
+	// answerTimeout is how long to wait for the answer to one query. A name server on a busy
+	// machine answers queries for names of the cluster much earlier.
 	answerTimeout = 2 * time.Second
 )
 
@@ -107,8 +108,8 @@ func (n *Names) Run(ctx context.Context) error {
 	}
 }
 
-// pause returns the time to the next question. It is shorter while an answer is missing, and
-// shortest before the first one.
+// pause returns the time to the next query. It is shorter while an answer is missing, and shortest
+// before the first answer.
 func (n *Names) pause() time.Duration {
 	switch {
 	case !n.memory.Checked:
@@ -120,7 +121,7 @@ func (n *Names) pause() time.Duration {
 	}
 }
 
-// check asks once and records the result.
+// check sends one query and records the result.
 func (n *Names) check(ctx context.Context, v NamesView) {
 	asked := time.Now()
 	conn, err := dialFrom(ctx, v.Namespace, v.Server)
@@ -145,8 +146,8 @@ func (n *Names) check(ctx context.Context, v NamesView) {
 	n.conclude(ctx, v, time.Now())
 }
 
-// unable records that the check itself does not work. That says nothing about names, so a node that
-// has just started has no trouble then, and an earlier result stays.
+// unable records that the check itself does not work. That says nothing about the name server. So a
+// node that has just started has no trouble then, and an earlier result stays.
 func (n *Names) unable() {
 	n.unanswered = time.Time{}
 	if n.memory.Trouble == namesUnchecked {
@@ -155,7 +156,7 @@ func (n *Names) unable() {
 	}
 }
 
-// conclude computes the verdict, and reports and saves it if it is new.
+// conclude computes the result, and reports and saves it if it is new.
 func (n *Names) conclude(ctx context.Context, v NamesView, now time.Time) {
 	s, message := answeredSince(n.unanswered, now, n.cfg.Silence), namesUnchecked
 	if s == inbound {
@@ -173,8 +174,8 @@ func (n *Names) conclude(ctx context.Context, v NamesView, now time.Time) {
 	n.memory.save(n.cfg.Path, n.cfg.Logger)
 }
 
-// answeredSince returns the result of a check. unanswered is the time of the first question since
-// the last answer, or zero if the last question was answered.
+// answeredSince returns the result of a check. unanswered is the time of the first query since the
+// last answer, or zero if the last query was answered.
 func answeredSince(unanswered, now time.Time, silence time.Duration) state {
 	switch {
 	case unanswered.IsZero():
@@ -186,17 +187,17 @@ func answeredSince(unanswered, now time.Time, silence time.Duration) state {
 	}
 }
 
-// describeNames returns a message with what to do. here is why the name server does not answer the
-// machine itself, or nil if it does.
+// describeNames returns a message with the next step. here is the reason why the name server does
+// not answer the machine itself, or nil if it does.
 func describeNames(v NamesView, here error) string {
 	if here != nil {
 		return fmt.Sprintf("the name server at %s answers neither instances nor this machine: %v; see network/dns.log in the node's state directory", v.Listens, here)
 	}
 	port := v.Listens.Port()
-	return fmt.Sprintf("DNS queries of instances do not arrive at the name server, which answers this machine at %s: a firewall of this machine drops "+
-		"packets from %s, although rik's iptables rules accept them; accept UDP and TCP port %d from the link %s: "+
-		"for firewalld, firewall-cmd --permanent --zone=trusted --add-interface=%s && firewall-cmd --reload; "+
-		"for ufw, ufw allow in on %s to any port %d; for nftables, add \"iifname %s meta l4proto { tcp, udp } th dport %d accept\" to each input chain that drops",
+	return fmt.Sprintf("DNS queries of instances do not arrive at the name server, which answers this machine at %s. A firewall of this machine drops "+
+		"packets from %s, although rik's iptables rules accept them. Next: accept UDP and TCP port %d from the link %s. "+
+		"For firewalld: firewall-cmd --permanent --zone=trusted --add-interface=%s && firewall-cmd --reload. "+
+		"For ufw: ufw allow in on %s to any port %d. For nftables: add \"iifname %s meta l4proto { tcp, udp } th dport %d accept\" to each input chain that drops",
 		v.Listens, v.Bridge, port, v.Bridge, v.Bridge, v.Bridge, port, v.Bridge, port)
 }
 
@@ -209,7 +210,7 @@ func dialFrom(ctx context.Context, namespace *os.File, to netip.AddrPort) (conn 
 	return conn, err
 }
 
-// askHere asks the name server from the machine itself.
+// askHere sends a query to the name server from the machine itself.
 func askHere(ctx context.Context, v NamesView) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "udp4", v.Listens.String())
 	if err != nil {
@@ -218,7 +219,7 @@ func askHere(ctx context.Context, v NamesView) error {
 	return ask(ctx, conn, v.Domain)
 }
 
-// ask sends a question and waits for any answer to it. It closes the connection.
+// ask sends a query and waits for any answer to it. It closes the connection.
 func ask(ctx context.Context, conn net.Conn, domain string) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()

@@ -2,7 +2,8 @@
 // the node's name server. A firewall that drops them causes no error: connections of instances
 // just time out.
 //
-// A Checker sends requests to the node's neighbors on a ring of node names. There are two ways:
+// A Checker sends requests to the node's neighbors on a ring of node names. There are two kinds of
+// checks:
 //
 //   - New sends ARP requests through the tunnel device. The other node's kernel answers them by
 //     itself. Thus the answer arrives even while the other riklet restarts, and firewalls see only
@@ -14,11 +15,10 @@
 //     other ports, TCP, large packets or virtual addresses pass, nor that packets pass to nodes
 //     that this one does not ask.
 //
-// Each request also contains whether its sender receives anything. If the nodes that do not
-// answer report that they receive nothing, the path to them is blocked, and not the path to this
-// node.
+// Each request also contains whether its sender receives anything. If the nodes that do not answer
+// report that they receive nothing, the path to them is blocked, and not the path to this node.
 //
-// Names sends DNS questions from the check port to the name server.
+// Names sends DNS queries from the check port to the name server.
 package reach
 
 import (
@@ -233,7 +233,7 @@ func (c *Checker) round(now time.Time) {
 			s = &seen{since: now}
 		}
 		asked[p.Name] = s
-		// Report that earlier than other nodes need it for their verdict.
+		// Send that earlier than other nodes need it for their result.
 		receivesNothing := c.came.last.IsZero() || now.Sub(c.came.last) >= c.cfg.Silence/2
 		if err := c.way.ask(c.view, p, receivesNothing); err != nil {
 			c.cfg.Logger.Debug("cannot send a check to a node", "node", p.Name, "err", err)
@@ -252,7 +252,7 @@ func chosen(v View) []Peer {
 	return slices.DeleteFunc(slices.Clone(v.Peers), func(p Peer) bool { return !slices.Contains(names, p.Name) })
 }
 
-// take records a received frame, and reports whether it may change the verdict.
+// take records a received frame, and reports whether it may change the result.
 func (c *Checker) take(f frame, now time.Time) bool {
 	a, ok := c.way.read(c.view, f)
 	if !ok {
@@ -285,7 +285,7 @@ func (c *Checker) take(f frame, now time.Time) bool {
 	return false
 }
 
-// conclude computes the verdict, and reports and saves it if it is new.
+// conclude computes the result, and reports and saves it if it is new.
 func (c *Checker) conclude(now time.Time) {
 	s := validate(c.all, c.came, now, c.cfg.Silence)
 	var asked []Peer

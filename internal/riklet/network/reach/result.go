@@ -127,11 +127,11 @@ func describe(s state, port uint16, peers []Peer) string {
 	nodes := named(peers)
 	switch s {
 	case inbound:
-		return fmt.Sprintf("no packet of another node's overlay arrives here, nor any answer of %s: accept UDP port %d from the addresses "+
-			"of all nodes in every firewall of this machine (nftables and firewalld besides iptables) and on the way to it", nodes, port)
+		return fmt.Sprintf("no packet of another node's overlay arrives here, and %s did not answer. Next: accept UDP port %d from the addresses "+
+			"of all nodes in every firewall of this machine (also in nftables and firewalld) and between the nodes", nodes, port)
 	case outbound:
-		return fmt.Sprintf("packets of other nodes' overlay arrive here, but this node's do not arrive at %s: let UDP port %d out of this "+
-			"machine to the addresses of all nodes, and accept it from this node's address on the way", nodes, port)
+		return fmt.Sprintf("packets of other nodes' overlay arrive here, but this node's do not arrive at %s. Next: let UDP port %d out of this "+
+			"machine to the addresses of all nodes, and accept it between the nodes", nodes, port)
 	case waiting:
 		return fmt.Sprintf(unchecked+": %s did not answer so far over UDP port %d", nodes, port)
 	default:
@@ -142,7 +142,7 @@ func describe(s state, port uint16, peers []Peer) string {
 // describeInstances is describe for packets between instances.
 func describeInstances(s state, v View, peers []Peer) string {
 	nodes := named(peers)
-	accept := fmt.Sprintf("accept what is forwarded from and to %s in every firewall of this machine (nftables and firewalld besides iptables; "+
+	accept := fmt.Sprintf("accept what is forwarded from and to %s in every firewall of this machine (also in nftables and firewalld; "+
 		"for firewalld: firewall-cmd --permanent --zone=trusted --add-source=%s && firewall-cmd --reload)", v.Cluster, v.Cluster)
 	const way = "if the network between the nodes drops addresses of instances, run all nodes with --network=vxlan"
 	switch s {

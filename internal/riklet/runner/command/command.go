@@ -144,8 +144,8 @@ func (e *Execution) result(ctx context.Context, err error) (int, error) {
 	}
 }
 
-// CodeNotFound and CodeNotRunnable are the exit codes with which shells distinguish a program that is not found from one that cannot be
-// executed.
+// CodeNotFound and CodeNotRunnable are the exit codes with which shells distinguish a program that
+// is not found from one that cannot be executed.
 const (
 	CodeNotRunnable = 126
 	CodeNotFound    = 127

@@ -145,7 +145,7 @@ func checkSpace(free, size, memoryBytes int64) error {
 	if free-need >= reserve {
 		return nil
 	}
-	return fmt.Errorf("no space for the microVM's memory: %d MiB are free on the node's disk, it may take %d MiB and %d MiB must stay free; remove files or instances, or suspend it in memory",
+	return fmt.Errorf("no space for the microVM's memory: %d MiB are free on the node's disk, the snapshot may need %d MiB, and %d MiB must stay free. Remove files or instances, or suspend it in memory",
 		free>>20, need>>20, reserve>>20)
 }
 

@@ -92,11 +92,11 @@ func (v *sandbox) startVM(ctx context.Context) error {
 // maxBootSlot is several times the duration of a boot under software emulation.
 const maxBootSlot = 30 * time.Second
 
-// bootSlot waits for a place among the machines that boot. At most as many machines boot at once
-// as the node has processors. The reason is software emulation: if a kernel gets too little
-// processor time while it measures its clock, it may choose a clock that loses ticks, and then it
-// can hang forever. The place is released after the time most. A machine that takes longer is
-// slowed down by its own limits (processor or disk), and must not delay other machines.
+// bootSlot waits for a place among the machines that boot. At most as many machines boot at once as
+// the node has processors. The reason is software emulation. If a kernel gets too little processor
+// time while it measures its clock, it may choose a clock that loses ticks, and then it can hang
+// forever. The place is released after the time most. A machine that takes longer is slowed down by
+// its own limits (processor or disk), and must not delay other machines.
 func (e *machines) bootSlot(ctx context.Context, most time.Duration) (release func(), err error) {
 	select {
 	case e.boots <- struct{}{}:

@@ -25,7 +25,7 @@ import (
 
 // errRoot is returned for an App that would run as root. Either its user or the node's
 // administrator can resolve that.
-var errRoot = errors.New("the App would run as root or with root's group, and this node does not allow that: set another user (with a group, such as 1000:1000, if the node does not know the user), or start the riklet with --allow-root-apps")
+var errRoot = errors.New("this node does not allow an App to run as root or with root's group: set another user, such as 1000:1000, or start the riklet with --allow-root-apps")
 
 // apps is the engine.
 type apps struct {

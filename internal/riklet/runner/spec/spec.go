@@ -1,8 +1,8 @@
 // Package spec translates a container of an instance into the bundle configuration of an OCI
 // runtime.
 //
-// The package is pure: everything that it needs to know about the node, the image and the objects
-// is an argument, and Build returns the same Spec for the same Input. It owns the safe defaults.
+// The package is pure. Everything that it needs to know about the node, the image and the objects
+// is an argument, and Build returns the same Spec for the same Input. It defines the safe defaults.
 // It creates no file, mount or cgroup.
 package spec
 

@@ -21,8 +21,8 @@ type reaper struct {
 
 	mu      sync.Mutex // guards the fields below; held while a child is reaped or signaled
 	waiting map[int]chan exit
-	// strays are exits without a waiter. A container may end before the start has read its PID.
-	// They are kept only while a start is in progress.
+	// unclaimedExits are exits without a waiter. A container may end before the start has read its
+	// PID. They are stored only while a start is in progress.
 	unclaimedExits map[int]exit
 	starting       int
 }

@@ -207,7 +207,7 @@ func (v *VM) Start(ctx context.Context) error { return v.do(ctx, doStart) }
 func (v *VM) State(ctx context.Context) (vmm.State, error) {
 	r, err := v.ask(ctx, doState)
 	if err == nil && r.State == "" {
-		err = errors.New("the double does not say its state")
+		err = errors.New("the fake did not report its state")
 	}
 	return r.State, err
 }
@@ -223,7 +223,7 @@ func (v *VM) Snapshot(ctx context.Context, _ string) error {
 	if _, err := v.State(ctx); err != nil {
 		return err
 	}
-	return fmt.Errorf("%w: a double has no memory to write", vmm.ErrUnsupported)
+	return fmt.Errorf("%w: the fake VMM has no memory to write", vmm.ErrUnsupported)
 }
 
 // Shutdown ends the guest's processes and then the fake.

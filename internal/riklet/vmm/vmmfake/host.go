@@ -35,7 +35,7 @@ func (host) Dial(ctx context.Context, port int32) (net.Conn, error) {
 // Start runs a process with pipes. It does not support terminals.
 func (host) Start(p guest.Process, stdin bool) (*guestinit.Child, error) {
 	if len(p.Argv) == 0 || p.TTY {
-		return nil, fmt.Errorf("%w: a double runs commands, without a terminal", guest.ErrNotRunnable)
+		return nil, fmt.Errorf("%w: the fake VMM runs commands without a terminal", guest.ErrNotRunnable)
 	}
 	cmd := exec.Command(p.Argv[0], p.Argv[1:]...) //nolint:gosec // what the test asks for
 	cmd.Env, cmd.Dir = p.Env, p.Dir

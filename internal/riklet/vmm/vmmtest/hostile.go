@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/riklet/vmm"
 )
 
-// lies are answers that a compromised VMM could send. Each writes until it fails.
+// lies are false answers that a compromised VMM could send. Each function writes until it fails.
 var lies = map[string]func(net.Conn){
 	"silence":         func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
 	"hanging up":      func(net.Conn) {},
@@ -73,7 +73,7 @@ func (s *suite) hostile(t *testing.T) {
 			select {
 			case err := <-done:
 				if err == nil {
-					t.Error("a liar was taken for a VMM that runs")
+					t.Error("a peer with false answers was accepted as a running VMM")
 				}
 			case <-time.After(s.Timeout):
 				t.Fatal("the call did not end with its context")
@@ -102,8 +102,8 @@ func (s *suite) ask(ctx context.Context, m vmm.Machine) error {
 	return errors.Join(first, second, third)
 }
 
-// rejectsImpostor checks that the driver sends nothing to a socket that another user than the machine's
-// serves.
+// rejectsImpostor checks that the driver sends nothing to a socket that a process of another user
+// than the machine's serves.
 func (s *suite) rejectsImpostor(t *testing.T) {
 	m := s.machine(t)
 	m.UID++
@@ -119,7 +119,7 @@ func (s *suite) rejectsImpostor(t *testing.T) {
 		t.Error("Connect() to a socket of another user = nil, want an error")
 	}
 	if len(asked) > 0 {
-		t.Error("the driver spoke to a socket of another user")
+		t.Error("the driver sent data to a socket of another user")
 	}
 }
 

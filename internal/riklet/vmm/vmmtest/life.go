@@ -242,9 +242,9 @@ func (s *suite) connect(ctx context.Context, t *testing.T, m vmm.Machine) vmm.VM
 	return v
 }
 
-// bootsAtMost is the maximum number of boots of a machine whose kernel measures its timer
+// maxBoots is the maximum number of boots of a machine whose kernel measures its timer
 // wrongly.
-const bootsAtMost = 5
+const maxBoots = 5
 
 // up boots a machine and calls look, if set, which may start it. It then starts the VM, and
 // waits until its guest answers.
@@ -268,7 +268,7 @@ func (s *suite) up(t *testing.T, m vmm.Machine, look func(vmm.VM)) (*process, vm
 		case <-run.ended:
 		case <-time.After(time.Second):
 		}
-		if boots == bootsAtMost || !strings.Contains(run.output.String(), guest.PausedMessage) {
+		if boots == maxBoots || !strings.Contains(run.output.String(), guest.PausedMessage) {
 			t.Fatalf("the guest does not answer: %v", err)
 		}
 		run.kill()

@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 )
 
-// verdict says what to do with an accepted entry.
+// action is what to do with an accepted entry.
 type action int
 
 const (

@@ -147,7 +147,7 @@ func (s *server) serve(conn *net.UnixConn) {
 		case kind == nameserver.Leave:
 			s.leave(conn)
 			return
-		case kind == nameserver.Table && !s.apply(conn, payload):
+		case kind == nameserver.Changes && !s.apply(conn, payload):
 			return
 		}
 	}
