@@ -94,8 +94,12 @@ var (
 	listItem  = regexp.MustCompile(`^\s*(?:[-*•]|\d+[.)])\s+`)
 )
 
-// comment adds the paragraphs of a comment. Directives and indented code are left out.
+// comment adds the paragraphs of a comment. Directives, indented code and the output of examples are
+// left out.
 func (e *extractor) comment(group *ast.CommentGroup) {
+	if e.test && strings.HasPrefix(group.Text(), "Output:") {
+		return
+	}
 	paragraph := text{kind: comment}
 	flush := func() { e.add(paragraph); paragraph = text{kind: comment} }
 	for _, c := range group.List {

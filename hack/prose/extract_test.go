@@ -62,6 +62,38 @@ func TestMessagesOfTests(t *testing.T) {
 	}
 }
 
+// TestInputsOfTestsAreLeftOut checks that scripts, lists of words and the output of an example are
+// not prose.
+func TestInputsOfTestsAreLeftOut(t *testing.T) {
+	t.Parallel()
+	for what, text := range map[string]string{
+		"a script": "const x = \"echo to whom it may concern; sleep 1 && exit 0\"",
+		"a record": "const x = \"web.local. 5 IN SRV 0 100 80 a.web.local.\"",
+		"words":    "var x = strings.Fields(\"sh echo cat env id\")",
+		"output":   "func ExampleX() {\n\t// Output:\n\t// one line of it\n}",
+	} {
+		texts, err := extract("p_test.go", []byte("package p\n\n"+text+"\n"))
+		for _, x := range texts {
+			if x.kind != name {
+				t.Errorf("extract of %s = %v, %v, want no text", what, x, err)
+			}
+		}
+	}
+}
+
+func TestMaskDots(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"The file in Config.Root.":   "The file in Config_Root.",
+		"See https://a.b/c.html. It": "See xxxxxxxxxxxxxxxxxx. It",
+		"One. Two.":                  "One. Two.",
+	} {
+		if got := maskDots(text); got != want {
+			t.Errorf("maskDots(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestLinesOfAText(t *testing.T) {
 	t.Parallel()
 	x := text{lines: []line{{7, "one two"}, {8, "three"}, {9, "four"}}}

@@ -122,10 +122,10 @@ func TestANodeWithANetwork(t *testing.T) {
 		if !slices.ContainsFunc(b.cluster.used(), func(p *schedulerv1.UsedPort) bool {
 			return p.GetProtocol() == "TCP" && p.GetPort() == int32(number) && p.GetHostNetworkOnly()
 		}) {
-			t.Errorf("the scheduler was told of %v, want TCP %d among them", b.cluster.used(), number)
+			t.Errorf("the scheduler received %v, want TCP %d among them", b.cluster.used(), number)
 		}
 		if all := b.cluster.lastTroubles(); len(all) != 1 || all[0].GetKind() != "names" || all[0].GetMessage() != "port 53 is taken" {
-			t.Errorf("the scheduler was told of the troubles %v", all)
+			t.Errorf("the scheduler received the troubles %v", all)
 		}
 		network.mu.Lock()
 		if given != network || !network.ran || network.address != netip.MustParseAddr("192.0.2.1") || strings.Join(network.reported, " ") != "n7" ||

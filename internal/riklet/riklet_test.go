@@ -112,7 +112,7 @@ func (b *bench) wantPhase(uid string, want rikv1alpha1.InstancePhase) {
 	b.t.Helper()
 	synctest.Wait()
 	if got := b.cluster.phase(uid); got != string(want) {
-		b.t.Errorf("the cluster was last told that %s is %q, want %q", uid, got, want)
+		b.t.Errorf("the last status of %s is %q, want %q", uid, got, want)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestSessionsAndObjects(t *testing.T) {
 		}
 		b.cluster.change(t, "password", "a new value")
 		if got := b.lookedAgain.Load(); got != 1 {
-			t.Errorf("the driver was told %d times that objects changed, want once", got)
+			t.Errorf("the driver was notified %d times of changed objects, want once", got)
 		}
 		if e, err := b.objects.Secret(t.Context(), "shop", "password"); err != nil || string(e.Data["key"]) != "a new value" {
 			t.Errorf("Secret() after the change = %+v, %v", e, err)

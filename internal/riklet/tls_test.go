@@ -190,7 +190,7 @@ func TestRunEndsWhenTheNodeMayNotJoin(t *testing.T) {
 	}
 }
 
-// A node whose certificate is no longer valid continues to look after its instances.
+// A node whose certificate is no longer valid continues to run its instances.
 func TestInstancesContinueOutsideTheCluster(t *testing.T) {
 	t.Parallel()
 	b, cfg := overTLS(t)

@@ -69,7 +69,7 @@ func newDirAt(tb testing.TB, root string, change func(*Config)) *Dir {
 	return d
 }
 
-// requireClean fails if anything but finished trees is below the root.
+// requireClean fails the test if there are files other than complete trees below the root.
 func requireClean(tb testing.TB, d *Dir, items int) {
 	tb.Helper()
 	for dir, want := range map[string]int{"tmp": 0, "items": items} {
@@ -213,7 +213,7 @@ func TestGet(t *testing.T) {
 	}
 }
 
-// All instances share one tree; a version that changes gets another beside it.
+// All instances share one tree. A version that changes gets a separate tree.
 func TestGetSharesAndFollows(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string][]byte{"/a": gzipped(t, tarOf(t, program("one")))})
@@ -249,7 +249,7 @@ func TestGetSharesAndFollows(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(got.Dir, "two")); err != nil || got.Dir == dirs[0] {
 		t.Errorf("the new tree is %s: %v", got.Dir, err)
 	}
-	// Another riklet knows who has what.
+	// A new store finds the pins of the earlier one.
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -271,14 +271,14 @@ func TestGetSharesAndFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	requireClean(t, d, 0)
-	// The note of a tree that is gone does not mislead.
+	// The note of a removed tree has no effect.
 	if _, err := d.Get(t.Context(), "app-1", r); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestGetKeepsPinnedItems: what crashes is begun again, also when the repository has
-// another archive by now, or none.
+// TestGetKeepsPinnedItems checks that a restarted instance gets the same tree, even if the
+// repository has another archive now, or none.
 func TestGetKeepsPinnedItems(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, map[string][]byte{"/a": gzipped(t, tarOf(t, program("one")))})
@@ -407,8 +407,8 @@ func TestNewRemovesIncompleteItems(t *testing.T) {
 	}
 }
 
-// TestGetReportsProgress: the download, the copy and the unpacking tell their progress to all that
-// wait.
+// TestGetReportsProgress checks that the download, the copy and the unpacking report their progress
+// to all waiting callers.
 func TestGetReportsProgress(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 1<<20)

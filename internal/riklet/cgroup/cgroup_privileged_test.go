@@ -44,7 +44,7 @@ func TestPrivilegedDestroyKillsAndRemoves(t *testing.T) {
 		}
 	}
 	if !layout.Contains(group, cmd.Process.Pid) || layout.Contains(group+"x", cmd.Process.Pid) {
-		t.Error("Contains() does not tell the group of the process")
+		t.Error("Contains() does not find the group of the process")
 	}
 	if _, err := layout.Stats(group); err != nil {
 		t.Errorf("Stats() = %v", err)

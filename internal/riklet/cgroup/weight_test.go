@@ -29,7 +29,7 @@ func TestWeigh(t *testing.T) {
 			files:  map[string]string{"rik/one/cpu.shares": "1024"},
 			want:   map[string]string{"rik/one/cpu.shares": "512"},
 		},
-		"v1 beside a v2 without the controller": {
+		"v1 and a v2 without the controller": {
 			layout: func(root string) Layout {
 				return Layout{V1: map[string]string{"cpu": root}, Unified: filepath.Join(root, "unified")}
 			},

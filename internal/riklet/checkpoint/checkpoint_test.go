@@ -42,8 +42,8 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 	}
 }
 
-// A cluster that was set up again starts with its first term. Nodes that kept their state obey
-// it, and no longer the old cluster.
+// A cluster that was set up again starts with its first term. Nodes that kept their state obey it,
+// and not the old cluster any more.
 func TestTermsBelongToOneCluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger.json")
@@ -104,7 +104,7 @@ func TestSequenceRises(t *testing.T) {
 	fresh := filepath.Join(t.TempDir(), "ledger.json")
 	n, err := open(t, fresh).NextSequence()
 	if err != nil || n < time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro() {
-		t.Errorf("NextSequence() of a new ledger = %d, %v, want it to follow the clock", n, err)
+		t.Errorf("NextSequence() of a new checkpoint = %d, %v, want it to follow the clock", n, err)
 	}
 }
 

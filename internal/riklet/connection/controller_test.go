@@ -172,8 +172,9 @@ func TestObjectsAreRequestedAndRequestedAgain(t *testing.T) {
 	})
 }
 
-// TestMeasurementsAreSentToEachController: a controller gets the latest measurements when it
-// connects, in parts that it accepts, and then each newer one once. Older ones are not sent.
+// TestMeasurementsAreSentToEachController checks that a controller gets the latest measurements
+// when it connects, in parts that it accepts. It then gets each newer one once. Older ones are not
+// sent.
 func TestMeasurementsAreSentToEachController(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -249,8 +250,9 @@ func TestSessionsBelongToTheirConnection(t *testing.T) {
 	})
 }
 
-// TestAControllerOfAnotherVersionIsRefused: an older controller does not know that it has to refuse
-// this riklet. The riklet does so, and says which versions they are and what to do.
+// TestAControllerOfAnotherVersionIsRefused checks that the riklet refuses an older controller,
+// which does not know that it must refuse this riklet. The message contains both versions and the
+// next step.
 func TestAControllerOfAnotherVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,7 +311,7 @@ func TestNetworkChangesAreForwarded(t *testing.T) {
 		}
 		p.down()
 		if len(reported) != 2 || reported[0].GetPeers()[0].GetName() != "n1" || reported[1].GetPeers()[0].GetName() != "n2" {
-			t.Errorf("told %v, want both in their order", reported)
+			t.Errorf("reported %v, want both in their order", reported)
 		}
 	})
 }

@@ -250,7 +250,7 @@ func TestNotes(t *testing.T) {
 	about := "https://user:secret@host/../../x"
 	var got string
 	if s.ReadNote(about, &got) {
-		t.Error("something is known of a stranger")
+		t.Error("an unknown user has pins")
 	}
 	for _, want := range []string{"one", "two"} {
 		if err := s.WriteNote(about, want); err != nil {

@@ -290,6 +290,6 @@ func TestWritable(t *testing.T) {
 		t.Error("a relative path is accepted")
 	}
 	if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
-		t.Errorf("beside the disk: %v, %v", entries, err)
+		t.Errorf("other files than the disk: %v, %v", entries, err)
 	}
 }

@@ -98,7 +98,7 @@ func TestHostileServers(t *testing.T) {
 		says    string
 	}{
 		{"never ends", forever, nil, "", ErrTooLarge, "more than 1048576 bytes"},
-		{"drips for ever", drip, func(c *Config) { c.Bytes, c.Time = 1<<40, 200*time.Millisecond }, "", ErrTimeout, "200ms"},
+		{"sends single bytes forever", drip, func(c *Config) { c.Bytes, c.Time = 1<<40, 200*time.Millisecond }, "", ErrTimeout, "200ms"},
 		{"stands still", func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, "x")
 			_ = http.NewResponseController(w).Flush()
@@ -116,7 +116,7 @@ func TestHostileServers(t *testing.T) {
 		}, nil, "", ErrLength, "5 of 100 bytes"},
 		{"another file", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "evil") }, nil, strings.Repeat("0", 64), ErrDigest, "instead of sha256:000"},
 		{"checksum of noise", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") }, nil, "xyz", ErrRefused, "64 hexadecimal"},
-		{"redirects for ever", func(w http.ResponseWriter, r *http.Request) {
+		{"redirects forever", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.Path+"x", http.StatusFound)
 		}, nil, "", ErrRefused, "more than 5 redirects"},
 		{"redirects to a file", func(w http.ResponseWriter, r *http.Request) {
@@ -246,7 +246,7 @@ func TestRedirectsReportNoSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if h := <-reported; h.Get("Referer") != "" || h.Get("Authorization") != "" {
-		t.Errorf("the server that was redirected to was told %v", h)
+		t.Errorf("the target of the redirect received %v", h)
 	}
 }
 

@@ -298,14 +298,14 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 	if _, err := g.Run(t.Context(), p, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "already runs") {
 		t.Errorf("a container started twice: %v", err)
 	}
-	beside := guest.Process{Container: "server", Exec: true, Argv: []string{"/bin/sh", "-c", "id -u; echo $OF $MORE; test -e /proc/1/root/bin/sh && hostname; grep CapBnd /proc/self/status | tr -d '\\t'; cat /sys/fs/cgroup/pids.current | wc -l; exit 4"}, Env: []string{"MORE=command"}}
-	got := run(t, g, beside, nil)
+	command := guest.Process{Container: "server", Exec: true, Argv: []string{"/bin/sh", "-c", "id -u; echo $OF $MORE; test -e /proc/1/root/bin/sh && hostname; grep CapBnd /proc/self/status | tr -d '\\t'; cat /sys/fs/cgroup/pids.current | wc -l; exit 4"}, Env: []string{"MORE=command"}}
+	got := run(t, g, command, nil)
 	if want := "1000\ncontainer command\necho-1\nCapBnd:00000000080000e1\n1\n"; got.stdout != want || got.exit.Code != 4 {
-		t.Errorf("beside it: %+v, want %q", got, want)
+		t.Errorf("a command in the container: %+v, want %q", got, want)
 	}
 	root := guest.Process{Container: "server", Exec: true, User: "0", Argv: []string{"cat"}}
 	if got := run(t, g, root, strings.NewReader("through")); got.stdout != "through" {
-		t.Errorf("cat beside it: %+v", got)
+		t.Errorf("cat in the container: %+v", got)
 	}
 	// A process that the command leaves behind does not delay the end of the command.
 	root.Argv = []string{"sh", "-c", "sleep 1000 & echo left"}
@@ -338,7 +338,7 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 
 // testAbandoned ends a process by canceling its context.
 func testAbandoned(t *testing.T, g guest.Guest) {
-	reason := errors.New("nobody wants it")
+	reason := errors.New("the test cancels it")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r, err := g.Run(ctx, container("main", "/bin/sh", "-c", "sleep 1000 & sleep 1000"), guest.Streams{})
 	if err != nil {
@@ -420,7 +420,7 @@ func testDial(t *testing.T, g guest.Guest) {
 		t.Errorf("Wait() = %+v, %v", exit, err)
 	}
 	if _, err := g.Dial(t.Context(), 81); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("a port that nobody listens on: %v", err)
+		t.Errorf("a port without a listener: %v", err)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestPullIsNotRedirectedToPrivateAddresses(t *testing.T) {
 		t.Errorf("the service was asked %d times, want never", n)
 	}
 	if got := exposed.Load(); got != nil {
-		t.Errorf("the registry was told %q", got)
+		t.Errorf("the registry received %q", got)
 	}
 }
 

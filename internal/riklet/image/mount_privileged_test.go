@@ -213,7 +213,7 @@ func TestPrivilegedMountAndUnmountAreIdempotent(t *testing.T) {
 		t.Errorf("Mounted = %v, %v; want none", names, err)
 	}
 	if _, err := os.Stat(filepath.Join(mount(t, s, "pod-1.app", img), "kept")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what was not kept is there (%v)", err)
+		t.Errorf("a file that was not kept exists (%v)", err)
 	}
 }
 
@@ -397,7 +397,7 @@ func TestPrivilegedMountAfterAPowerCut(t *testing.T) {
 		t.Errorf("Mounted = %v, %v; want x, to be taken away", names, err)
 	}
 	if _, err := os.Stat(filepath.Join(mount(t, s, "x", img), "old")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what was written over an unknown image is there (%v)", err)
+		t.Errorf("a file that was written over an unknown image exists (%v)", err)
 	}
 }
 

@@ -430,13 +430,13 @@ func TestFault19OneSlowPullHoldsUpNoOther(t *testing.T) {
 	await(t, held, slow)
 	// The slow pull cannot end before these calls have returned.
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: host + "/quick:v1"}); err != nil {
-		t.Errorf("a pull beside a slow one: %v", err)
+		t.Errorf("a pull during a slow one: %v", err)
 	}
 	if _, err := s.Collect(t.Context(), CollectPolicy{Now: time.Now(), MinAge: time.Hour}); err != nil {
-		t.Errorf("a collection beside a slow pull: %v", err)
+		t.Errorf("a collection during a slow pull: %v", err)
 	}
 	if err := s.Unmount(t.Context(), "never-was", false); err != nil {
-		t.Errorf("an unmount beside a slow pull: %v", err)
+		t.Errorf("an unmount during a slow pull: %v", err)
 	}
 	answer()
 	if err := <-slow; err != nil {

@@ -37,8 +37,8 @@ const (
 	validity = 30 * 24 * time.Hour
 )
 
-// server is the controller's end: it gives certificates of a real authority
-// and remembers which machine has which name.
+// server is the controller's end. It issues certificates of a real authority and stores which
+// machine has which name.
 type server struct {
 	nodev1.UnimplementedJoinServer
 	nodev1.UnimplementedNodeServer
@@ -177,7 +177,7 @@ func TestJoinRefusals(t *testing.T) {
 		change func(*Config)
 		want   error
 		says   string
-		asked  int // how often the secret went out
+		asked  int // how often the secret was sent
 	}{
 		{"wrong hash", func(c *Config) { c.Token.CAHash = strings.Repeat("00", 32) }, ErrNotTrusted, "authority", 0},
 		{"another host's certificate", func(c *Config) { c.ServerName = "elsewhere.test" }, ErrNotTrusted, "elsewhere.test", 0},
@@ -203,7 +203,7 @@ func TestJoinRefusals(t *testing.T) {
 	}
 }
 
-// Two hosts of one name are told apart and the second is refused.
+// If two hosts have the same name, the second one is refused.
 func TestFault20SecondHostOfOneNameIsRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -217,7 +217,7 @@ func TestFault20SecondHostOfOneNameIsRefused(t *testing.T) {
 	if !errors.Is(err, ErrNameTaken) || !strings.Contains(err.Error(), "--node-name") || second.Joined() {
 		t.Errorf("Ensure() of a second machine = %v, joined %t, want ErrNameTaken that says what to do", err, second.Joined())
 	}
-	// The first one may join again, for instance with its disk replaced.
+	// The first one may join again, for example with a new disk.
 	if err := open(t, s.config(t.TempDir())).Ensure(t.Context()); err != nil {
 		t.Errorf("Ensure() of the same machine = %v, want nil", err)
 	}
@@ -356,8 +356,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// The file holds the key first, so that a reader that takes the first block
-// never mistakes an authority for the node's certificate.
+// The file contains the key first, so that a reader that uses the first block never confuses an
+// authority with the node's certificate.
 func TestFileHoldsKeyCertificateAuthority(t *testing.T) {
 	t.Parallel()
 	s, dir := start(t), t.TempDir()
@@ -377,14 +377,14 @@ func TestFileHoldsKeyCertificateAuthority(t *testing.T) {
 	}
 }
 
-// A certificate that was issued while the clock was ahead is not valid yet: with a token the node
-// joins again, without one it waits and says so.
+// A certificate that was issued while the clock was ahead is not valid yet. With a token the node
+// joins again. Without one it waits and logs the reason.
 func TestIdentityDatedInTheFuture(t *testing.T) {
 	t.Parallel()
 	var cfg Config
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(48 * time.Hour) // every bubble begins at the same time
+		time.Sleep(48 * time.Hour) // every bubble starts at the same time
 		cfg = start(t).config(dir)
 		if err := open(t, cfg).Ensure(t.Context()); err != nil {
 			t.Fatal(err)
@@ -394,7 +394,7 @@ func TestIdentityDatedInTheFuture(t *testing.T) {
 		var log bytes.Buffer
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		if open(t, cfg).Joined() {
-			t.Error("an identity that is not valid yet was used beside a token")
+			t.Error("an identity that is not valid yet was used although there is a token")
 		}
 		if !strings.Contains(log.String(), "it was issued while a clock was ahead") {
 			t.Errorf("the log says %q", log.String())

@@ -12,7 +12,7 @@ import (
 
 var errTest = errors.New("disk on fire")
 
-// world counts what exists; its steps are idempotent, as the contract asks.
+// world counts what exists. Its steps are idempotent, as the contract requires.
 type world struct {
 	made map[string]bool
 	log  []string
@@ -102,8 +102,8 @@ func TestDoEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestUndoAfterAnyPrefix: whatever was done, and however often, Undo leaves
-// nothing, and a second Undo changes nothing.
+// TestUndoAfterAnyPrefix checks that Undo leaves nothing, whatever was done and however often, and
+// that a second Undo changes nothing.
 func TestUndoAfterAnyPrefix(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

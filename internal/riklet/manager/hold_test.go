@@ -54,7 +54,7 @@ func TestShareStoppedWithoutConfirmation(t *testing.T) {
 	}
 }
 
-// An empty datastore sends an empty list: nothing stops, new work still starts, and a restart of
+// An empty datastore sends an empty list. Nothing stops, new work still starts, and a restart of
 // the riklet changes nothing. Only the confirmation with the right ID stops the instances.
 func TestAnEmptyListStopsNothingUnconfirmed(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
@@ -121,8 +121,8 @@ func TestAnotherClusterIsRefused(t *testing.T) {
 		n.deliver()
 		n.wantRunning("a", "b")
 		hold := n.wantHold(rikv1alpha1.ConfirmOtherCluster, 1)
-		if hold.GetCluster() != "c1" || n.ledger.Term() != 7 {
-			t.Errorf("hold %v and term %d, want the own cluster and its term", hold, n.ledger.Term())
+		if hold.GetCluster() != "c1" || n.checkpoints.Term() != 7 {
+			t.Errorf("hold %v and term %d, want the own cluster and its term", hold, n.checkpoints.Term())
 		}
 		n.confirm(hold.GetId())
 		if n.moved != 1 {
@@ -152,8 +152,8 @@ func TestClusterIdentityIsSavedWithAnAppliedList(t *testing.T) {
 		n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 2)
 		n.send("right", 3, nil, "a", "b")
 		n.wantHold("", 0)
-		if n.ledger.Cluster() != "right" {
-			t.Errorf("the node belongs to %q, want right", n.ledger.Cluster())
+		if n.checkpoints.Cluster() != "right" {
+			t.Errorf("the node belongs to %q, want right", n.checkpoints.Cluster())
 		}
 	})
 }
@@ -181,11 +181,11 @@ func TestALowerTermIsReported(t *testing.T) {
 // A node that joined another cluster on purpose stops the instances of the former cluster.
 func TestAMoveByJoiningNeedsNoConfirmation(t *testing.T) {
 	bubble(t, instancefake.Config{}, func(t *testing.T, n *node) {
-		if _, err := n.ledger.SetCluster([]string{"authority 1"}); err != nil {
+		if _, err := n.checkpoints.SetCluster([]string{"authority 1"}); err != nil {
 			t.Fatal(err)
 		}
 		n.with("c1", 1, "a", "b", "c")
-		if moved, err := n.ledger.SetCluster([]string{"authority 2"}); err != nil || !moved {
+		if moved, err := n.checkpoints.SetCluster([]string{"authority 2"}); err != nil || !moved {
 			t.Fatalf("Belong() = %v, %v, want a move", moved, err)
 		}
 		n.send("c2", 1, nil, "d")

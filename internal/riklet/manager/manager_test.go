@@ -27,15 +27,15 @@ import (
 
 // node is a manager with real parts around it, in a bubble. The test acts as both of its peers.
 type node struct {
-	t       *testing.T
-	dir     string
-	host    *instancefake.Host
-	driver  *instancefake.Driver
-	manager *Manager
-	objects *objects.Store
-	outbox  *connection.Outbox
-	ledger  *checkpoint.Store
-	stop    func()
+	t           *testing.T
+	dir         string
+	host        *instancefake.Host
+	driver      *instancefake.Driver
+	manager     *Manager
+	objects     *objects.Store
+	outbox      *connection.Outbox
+	checkpoints *checkpoint.Store
+	stop        func()
 
 	sent    map[string]*schedulerv1.Observation // the last one of each
 	allowed int
@@ -53,7 +53,7 @@ func start(t *testing.T, cfg instancefake.Config) *node {
 func (n *node) boot(cfg instancefake.Config) {
 	n.t.Helper()
 	var err error
-	if n.ledger, err = checkpoint.Open(filepath.Join(n.dir, "ledger.json")); err != nil {
+	if n.checkpoints, err = checkpoint.Open(filepath.Join(n.dir, "ledger.json")); err != nil {
 		n.t.Fatal(err)
 	}
 	changed := func() { n.manager.Changed() }
@@ -64,7 +64,7 @@ func (n *node) boot(cfg instancefake.Config) {
 	n.driver, n.outbox, n.sent = n.host.Driver(cfg), connection.NewOutbox(), map[string]*schedulerv1.Observation{}
 	n.manager = New(Config{
 		Kinds:   []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod},
-		Objects: n.objects, Outbox: n.outbox, Checkpoint: n.ledger,
+		Objects: n.objects, Outbox: n.outbox, Checkpoint: n.checkpoints,
 		Allowed: func() { n.allowed++ }, Moved: func() { n.moved++ }, Logger: slog.New(slog.DiscardHandler),
 	})
 	n.manager.Use(n.driver)
@@ -161,7 +161,7 @@ func (n *node) deliver() {
 func (n *node) want(uid string, phase rikv1alpha1.InstancePhase) {
 	n.t.Helper()
 	if got := n.sent[uid].GetPhase(); got != string(phase) {
-		n.t.Errorf("last told of %s: %q (%s), want %q", uid, got, n.sent[uid].GetMessage(), phase)
+		n.t.Errorf("last observation of %s: %q (%s), want %q", uid, got, n.sent[uid].GetMessage(), phase)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestForgottenInstancesAreNotReported(t *testing.T) {
 		n.manager.Changed()
 		n.settle()
 		if got := n.sent["a"].GetSequence(); got != last {
-			t.Errorf("told observation %d after the end was acknowledged, want none after %d", got, last)
+			t.Errorf("sent observation %d after the end was acknowledged, want none after %d", got, last)
 		}
 		time.Sleep(2 * time.Minute)
 		n.manager.Changed()
@@ -391,14 +391,14 @@ func TestFailedStartReportsItsReason(t *testing.T) {
 				n.deliver()
 				n.want("a", tc.phase)
 				if o := n.sent["a"]; o.GetReason() != tc.reason || !strings.Contains(o.GetMessage(), tc.says) {
-					t.Errorf("told %q: %q, want %s that says %q", o.GetReason(), o.GetMessage(), tc.reason, tc.says)
+					t.Errorf("sent %q: %q, want %s with %q", o.GetReason(), o.GetMessage(), tc.reason, tc.says)
 				}
 				// The status is sent once, however often the manager checks.
 				said := n.sent["a"].GetSequence()
 				n.manager.Changed()
 				n.settle()
 				if n.sent["a"].GetSequence() != said {
-					t.Error("the same was told again")
+					t.Error("the same status was sent again")
 				}
 				n.stopOrder("a", 0)
 				n.want("a", rikv1alpha1.InstanceTerminated)

@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// tree makes a directory for a test, and takes away what is mounted there at its end.
+// tree creates a directory for a test, and unmounts everything in it at the end.
 func tree(t *testing.T, dirs ...string) string {
 	t.Helper()
 	privileged.Require(t)
@@ -126,8 +126,8 @@ func TestPrivilegedUnmount(t *testing.T) {
 	requireMounts(t, root, target)
 }
 
-// What lies below a mount that another covers cannot be reached; it goes with what it
-// is in.
+// A mount below a path that another mount covers cannot be reached. It is removed with the mount
+// that contains it.
 func TestPrivilegedUnmountBelowAnotherMount(t *testing.T) {
 	root := tree(t, "a")
 	a := filepath.Join(root, "a")
@@ -215,7 +215,7 @@ func TestPrivilegedInMemory(t *testing.T) {
 	}
 }
 
-// A directory of the machine's /run is no file system of its own: what fills it fills /run.
+// A directory in the machine's /run is no separate file system: its files use the space of /run.
 func TestPrivilegedInMemoryInsideAMachinesRun(t *testing.T) {
 	run := filepath.Join(tree(t, "run"), "run")
 	mount(t, run)
@@ -226,7 +226,7 @@ func TestPrivilegedInMemoryInsideAMachinesRun(t *testing.T) {
 	write(t, filepath.Join(dir, "socket"))
 	requireInMemory(t, dir, func() bool { return true }, false)
 	if !exists(t, filepath.Join(dir, "socket")) {
-		t.Error("what was in use is hidden")
+		t.Error("files in use are hidden")
 	}
 	if bounded, err := Bounded(dir); bounded || err != nil {
 		t.Errorf("Bounded() = %t, %v", bounded, err)

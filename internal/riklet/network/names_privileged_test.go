@@ -230,8 +230,8 @@ func replace(t *testing.T, path string) {
 	}
 }
 
-// foreign starts name servers at all addresses of the machine, by UDP and TCP, that are not
-// rik's. They deny every name.
+// foreign starts name servers that are not rik's at all addresses of the machine, by UDP and TCP.
+// They deny every name.
 func foreign(t *testing.T) {
 	t.Helper()
 	for _, l := range []struct{ network, address string }{{"udp4", "0.0.0.0:53"}, {"tcp4", "0.0.0.0:53"}, {"udp6", "[::]:53"}, {"tcp6", "[::]:53"}} {
@@ -280,9 +280,9 @@ func askFrom(t *testing.T, pid int) {
 	}
 }
 
-// TestPrivilegedNameServersOfOthers checks that instances do not use a foreign server on port 53
-// of all addresses, whichever server started first, and that such a server does not stop names
-// from being answered.
+// TestPrivilegedNameServersOfOthers checks that instances do not use a foreign server on port 53 of
+// all addresses, whichever server started first. It also checks that such a server does not stop
+// rik's server from answering.
 func TestPrivilegedNameServersOfOthers(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {

@@ -183,7 +183,7 @@ func TestPrivilegedTheWholeNetwork(t *testing.T) {
 	before := state(t)
 	r := open(t, dir)
 	if err := r.Ready(); !errors.Is(err, instance.ErrNetworkNotReady) {
-		t.Errorf("Ready() of a node that was told nothing = %v", err)
+		t.Errorf("Ready() of a node without settings = %v", err)
 	}
 	r.SetAddress(netip.MustParseAddr("192.0.2.1"))
 	r.Apply(whole())
@@ -353,7 +353,7 @@ func TestPrivilegedOverlapRemovesNothing(t *testing.T) {
 	contains(t, "10.62.2.10:8080", "iptables-save")
 	r.stop()
 
-	// Without the bridge there is nothing to serve. The rules still stay.
+	// Without the bridge, no service can be reached. The rules still stay.
 	left = counters.ReplaceAllString(sh(t, "iptables-save"), "")
 	sh(t, "ip", "link", "delete", "rik0")
 	r = open(t, dir)

@@ -18,7 +18,7 @@ import (
 	"rik.dev/rik/internal/testkit/privileged"
 )
 
-// places are a node's of their own.
+// places returns places for one node.
 func places(t *testing.T, name string) Places {
 	t.Helper()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func wantRefused(t *testing.T, what string, p Places, want error, says ...string
 	}
 }
 
-// A riklet that shared one of them with another took all instances of that away.
+// A riklet that shared a place with another one removed all instances of the other.
 func TestPrivilegedOneProcessPerPlace(t *testing.T) {
 	privileged.Require(t)
 	first, second := places(t, "a"), places(t, "b")
@@ -93,7 +93,7 @@ func TestPrivilegedOneProcessPerPlace(t *testing.T) {
 	lockAll(t, first)
 }
 
-// The instances of a node go on without it.
+// The instances of a node continue without a process.
 func TestPrivilegedInstancesOfOtherNodesStay(t *testing.T) {
 	privileged.Require(t)
 	layout, err := cgroup.Detect()
@@ -133,7 +133,7 @@ func TestPrivilegedInstancesOfOtherNodesStay(t *testing.T) {
 	}
 	wantRefused(t, "its cgroup", Places{second.StateDir, second.RunDir, first.CgroupParent}, ErrOthers, next, "another --cgroup-parent")
 
-	// Its own stay its own when its state directory is lost, and when it is moved.
+	// A node keeps its places when its state directory is lost or moved.
 	moved := filepath.Join(t.TempDir(), "moved")
 	if err := os.Rename(first.StateDir, moved); err != nil {
 		t.Fatal(err)
@@ -147,8 +147,8 @@ func TestPrivilegedInstancesOfOtherNodesStay(t *testing.T) {
 	lockAll(t, Places{moved, first.RunDir, first.CgroupParent})
 }
 
-// A run directory that lies in a larger file system in memory gets a file system of its own. It
-// does not while instances of an earlier version run: their sockets and files would be hidden.
+// A run directory in a larger file system in memory gets a separate file system. It does not while
+// instances of an earlier version run, because the mount would hide their sockets and files.
 func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
 	privileged.Require(t)
 	p := places(t, "a")
@@ -187,8 +187,8 @@ func TestPrivilegedTheRunDirectoryIsBounded(t *testing.T) {
 	lockAll(t, p)
 }
 
-// A node that has no instances yet holds its run directory too: another one's mount would take
-// it away.
+// A node without instances also locks its run directory, because another node's mount would hide
+// it.
 func TestPrivilegedARunDirectoryInUseIsNotMountedOver(t *testing.T) {
 	privileged.Require(t)
 	p := places(t, "a")

@@ -25,8 +25,8 @@ func newStore(t *testing.T, dir string) *Store {
 	return s
 }
 
-// questions returns the pending requests as text.
-func questions(s *Store) []string {
+// requests returns the pending requests as text.
+func requests(s *Store) []string {
 	asked := []string{}
 	for _, g := range s.PendingRequests() {
 		asked = append(asked, Key{g.GetKind(), g.GetNamespace(), g.GetName()}.String())
@@ -34,13 +34,13 @@ func questions(s *Store) []string {
 	return asked
 }
 
-func wantQuestions(t *testing.T, s *Store, want ...string) {
+func wantRequests(t *testing.T, s *Store, want ...string) {
 	t.Helper()
 	if want == nil {
 		want = []string{}
 	}
-	if diff := cmp.Diff(want, questions(s)); diff != "" {
-		t.Errorf("questions (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, requests(s)); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestReadersWaitForTheController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
 		first, second := ask(t.Context(), s, "password"), ask(t.Context(), s, "password")
-		wantQuestions(t, s, "secret shop/password")
+		wantRequests(t, s, "secret shop/password")
 		s.Deliver(secretObject("password", "one"))
 		for _, r := range []<-chan result{first, second} {
 			if got := <-r; got.err != nil || !got.entries.Found || string(got.entries.Data["k"]) != "one" {
@@ -94,7 +94,7 @@ func TestReadersWaitForTheController(t *testing.T) {
 		if got, err := s.Secret(t.Context(), "shop", "password"); err != nil || string(got.Data["k"]) != "two" {
 			t.Errorf("Secret() after an update = %+v, %v, want the value two", got, err)
 		}
-		wantQuestions(t, s)
+		wantRequests(t, s)
 	})
 }
 
@@ -115,13 +115,13 @@ func TestRefusalIsAnErrorAndIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, t.TempDir())
 		r := ask(t.Context(), s, "password")
-		wantQuestions(t, s, "secret shop/password")
+		wantRequests(t, s, "secret shop/password")
 		s.Deliver(&nodev1.Object{Kind: nodev1.Kind_KIND_SECRET, Namespace: "shop", Name: "password", Error: "not of an instance of yours"})
 		if got := <-r; got.err == nil || !strings.Contains(got.err.Error(), "not of an instance of yours") {
 			t.Errorf("Secret() = %v, want the controller's words", got.err)
 		}
 		ask(t.Context(), s, "password")
-		wantQuestions(t, s, "secret shop/password")
+		wantRequests(t, s, "secret shop/password")
 		s.Deliver(secretObject("password", "one"))
 		synctest.Wait()
 	})
@@ -140,7 +140,7 @@ func TestReconnectRequestsEverythingThatChanges(t *testing.T) {
 		}
 		s.PendingRequests()
 		s.Reconnected()
-		wantQuestions(t, s, "secret shop/held", "secret shop/awaited", "workloadrevision shop/new-1")
+		wantRequests(t, s, "secret shop/held", "secret shop/awaited", "workloadrevision shop/new-1")
 		s.Deliver(secretObject("awaited", "v"))
 		synctest.Wait()
 	})
@@ -166,7 +166,7 @@ func TestSecretsAreRemovedWithTheirLastUser(t *testing.T) {
 		// The controller sent no changes meanwhile: for a new user, the object is read again.
 		s.Use("c", "shop", refers)
 		r = ask(t.Context(), s, "pull")
-		wantQuestions(t, s, "secret shop/pull")
+		wantRequests(t, s, "secret shop/pull")
 		s.Deliver(secretObject("pull", "new"))
 		if got := <-r; string(got.entries.Data["k"]) != "new" {
 			t.Errorf("Secret() of a new user = %+v, want the new value", got)
@@ -182,7 +182,7 @@ func TestUpdatedOnOtherContentOnly(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Deliver(secretObject("held", "nobody asked"))
+		s.Deliver(secretObject("held", "without a request"))
 		r := ask(t.Context(), s, "held")
 		s.Deliver(secretObject("held", "one"))
 		<-r
@@ -210,7 +210,7 @@ func TestRevisionIsRequestedOnce(t *testing.T) {
 			t.Fatalf("Revision() = %v, %v before an answer", got, err)
 		}
 	}
-	wantQuestions(t, s, "workloadrevision shop/web-1")
+	wantRequests(t, s, "workloadrevision shop/web-1")
 	s.Deliver(revisionObject(t, "web-1"))
 	got, err := s.Revision("shop", "web-1")
 	if diff := cmp.Diff(template("web-1"), got); err != nil || diff != "" || changed != 1 {
@@ -222,7 +222,7 @@ func TestRevisionIsRequestedOnce(t *testing.T) {
 	if diff := cmp.Diff(template("web-1"), got); err != nil || diff != "" {
 		t.Errorf("Revision() after a restart = %v (-want +got):\n%s", err, diff)
 	}
-	wantQuestions(t, again)
+	wantRequests(t, again)
 }
 
 func TestMissingRevisionIsRequestedAgain(t *testing.T) {
@@ -233,12 +233,12 @@ func TestMissingRevisionIsRequestedAgain(t *testing.T) {
 		s.PendingRequests()
 		s.Deliver(&nodev1.Object{Kind: nodev1.Kind_KIND_REVISION, Namespace: "shop", Name: "web-1"})
 		if _, err := s.Revision("shop", "web-1"); err == nil || !strings.Contains(err.Error(), "does not have this revision") {
-			t.Errorf("Revision() = %v, want it to say that there is none", err)
+			t.Errorf("Revision() = %v, want an error about a missing revision", err)
 		}
-		wantQuestions(t, s)
+		wantRequests(t, s)
 		time.Sleep(time.Until(s.Retry()))
 		_, _ = s.Revision("shop", "web-1")
-		wantQuestions(t, s, "workloadrevision shop/web-1")
+		wantRequests(t, s, "workloadrevision shop/web-1")
 		s.Deliver(revisionObject(t, "web-1"))
 		if got, err := s.Revision("shop", "web-1"); got == nil || err != nil || !s.Retry().IsZero() {
 			t.Errorf("Revision() = %v, %v, retry %s, want the template", got, err, s.Retry())
@@ -261,7 +261,7 @@ func TestDamagedTemplateIsFetchedAgain(t *testing.T) {
 		if got, err := again.Revision("shop", "web-1"); got != nil || err != nil {
 			t.Errorf("%s: Revision() = %v, %v, want nothing yet", name, got, err)
 		}
-		wantQuestions(t, again, "workloadrevision shop/web-1")
+		wantRequests(t, again, "workloadrevision shop/web-1")
 	}
 }
 
@@ -288,7 +288,7 @@ func TestRetain(t *testing.T) {
 		t.Error("a template in use was forgotten")
 	}
 	if got, _ := s.Revision("shop", "web-1"); got != nil {
-		t.Error("a template that nobody uses is still there")
+		t.Error("an unused template still exists")
 	}
 }
 

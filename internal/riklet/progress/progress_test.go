@@ -29,8 +29,8 @@ func TestProgressText(t *testing.T) {
 	}
 }
 
-// TestWatch: short work is not reported, long work again and again, and shared work by what it
-// notes itself.
+// TestWatch checks that short work is not reported, that long work is reported repeatedly, and that
+// shared work reports its own progress.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -75,7 +75,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Nobody wants to know.
+// A context without a Work reports no progress.
 func TestNoWork(t *testing.T) {
 	t.Parallel()
 	w := Of(t.Context())

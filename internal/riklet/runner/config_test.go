@@ -8,8 +8,8 @@ import (
 	"rik.dev/rik/internal/riklet/runner/microvm"
 )
 
-// TestSocketsFit: a run directory of the longest length that Validate accepts has room for each
-// socket of an instance.
+// TestSocketsFit checks that a run directory of the maximum length has room for each socket of an
+// instance.
 func TestSocketsFit(t *testing.T) {
 	t.Parallel()
 	run := "/" + strings.Repeat("r", maxSocketPath-socketRoom-1)

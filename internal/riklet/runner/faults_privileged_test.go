@@ -27,8 +27,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// The published riklet reported Terminated and deleted nothing. Here a stop that cannot succeed
-// yet is not reported as Terminated. Its obstacle is reported, and it is retried.
+// The published riklet reported Terminated and deleted nothing. In this test, a stop cannot succeed
+// yet. It is not reported as Terminated. Its obstacle is reported, and it is retried.
 func TestPrivilegedFault11TerminatedMeansNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -62,7 +62,7 @@ func TestPrivilegedFault11TerminatedMeansNothingIsLeft(t *testing.T) {
 }
 
 // The published riklet had no environment variables, limits, shared network, restarts, logs or
-// exec. This test covers some of them. The others have tests of their own.
+// exec. This test covers some of them, and other tests cover the rest.
 func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -218,7 +218,7 @@ func TestPrivilegedBadImages(t *testing.T) {
 	}
 }
 
-// If a file is executable but no program for this machine, only the kernel detects that, after
+// If a file is executable but is no program for this machine, only the kernel detects that, after
 // the runtime has reported success.
 func TestPrivilegedInvalidPrograms(t *testing.T) {
 	t.Parallel()
@@ -322,7 +322,7 @@ func TestPrivilegedFiftyAtOnce(t *testing.T) {
 	}
 }
 
-// The defaults take away what a container would need first for an escape.
+// The default settings remove the permissions that a container would need first for an escape.
 func TestPrivilegedSafeDefaults(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -343,9 +343,8 @@ func TestPrivilegedSafeDefaults(t *testing.T) {
 	}
 }
 
-// A node that itself runs in a container has fewer capabilities than the kernel. A privileged
-// container gets those of the node. A container that requests another capability fails with an
-// error.
+// A node in a container has fewer capabilities than the kernel. A privileged container gets those
+// of the node. A container that requests another capability fails with an error.
 func TestPrivilegedCapabilitiesOfTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

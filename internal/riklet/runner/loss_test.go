@@ -36,7 +36,7 @@ func TestInitContainersRunAgainAfterALoss(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy rikv1alpha1.RestartPolicy
 		change func(*state.Record)
-		start  string // what decide starts afterward
+		start  string // the containers that decide starts afterward
 		final  string // how decide ends the instance
 	}{
 		"always":     {policy: rikv1alpha1.RestartAlways, start: "prepare"},

@@ -393,7 +393,7 @@ func TestPrivilegedVolumesAndEnvironment(t *testing.T) {
 	})
 	n.stop("u1", -1)
 	if _, err := readFile(host + "/new/made"); err != nil {
-		t.Errorf("what was written to the node's path is gone: %v", err)
+		t.Errorf("the file in the node's path is missing: %v", err)
 	}
 }
 
@@ -422,7 +422,7 @@ func TestPrivilegedFilesOfTheNodeAreBounded(t *testing.T) {
 	n.ensure(podOf("u2", rikv1alpha1.RestartAlways, sh("main", forever)))
 	n.awaitPhase("u2", rikv1alpha1.InstanceRunning)
 	if code, err := d.Exec(t.Context(), "u1", "beside", instance.ExecOptions{Command: []string{"true"}}); code != 0 || err != nil {
-		t.Errorf("a command beside the one that fills = %d, %v", code, err)
+		t.Errorf("a command in the other container = %d, %v", code, err)
 	}
 	// A new supervisor starts with intact files.
 	n.killSupervisor("u1")

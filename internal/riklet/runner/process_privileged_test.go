@@ -202,7 +202,7 @@ func TestPrivilegedAppSurvivesARestart(t *testing.T) {
 		t.Errorf("it did not live on: %+v", s)
 	}
 	if code, out := exec("tail", "/dev/zero"); code != 128+9 {
-		t.Errorf("a command beside it that eats memory = %d, %q", code, out)
+		t.Errorf("a command that uses much memory = %d, %q", code, out)
 	}
 	n.stop("u1", time.Second)
 }
@@ -312,7 +312,7 @@ func TestPrivilegedCommandsInASuspendedInstance(t *testing.T) {
 				t.Errorf("%s: the command ended with %v, want %v", uid, err, context.Canceled)
 			}
 		case <-time.After(time.Minute):
-			t.Errorf("%s: whoever ran the command cannot leave it", uid)
+			t.Errorf("%s: the caller of the command cannot leave it", uid)
 		}
 		if err := d.Resume(t.Context(), uid); err != nil {
 			t.Fatal(err)

@@ -30,8 +30,8 @@ import (
 // censusIgnores matches counters in the kernel's output about rules.
 var censusIgnores = regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$|counter packets \d+ bytes \d+`)
 
-// census lists everything that instances could leave on a node, without the driver's help:
-// devices, addresses, routes, rules, mounts, cgroups, processes and files, and the sockets, TAPs
+// census lists everything that instances could leave on a node, without the driver's help: devices,
+// addresses, routes, rules, mounts, cgroups, processes and files. It also lists the sockets, TAPs
 // and namespaces that this process holds.
 func (n *node) census() map[string][]string {
 	n.Helper()
@@ -90,7 +90,7 @@ func descriptors() []string {
 	return append(held, fmt.Sprintf("%d sockets", sockets))
 }
 
-// settled compares two censuses with retries, because some things close in other goroutines.
+// settled compares two censuses with retries, because other goroutines close some of the files.
 func (n *node) settled(before map[string][]string) {
 	n.Helper()
 	eventually(n, func() string { return cmp.Diff(before, n.census()) })
@@ -297,8 +297,8 @@ func (n *node) isUp(uid string) {
 	eventually(n, func() string { return cmp.Diff("up\n", n.log(uid, "")) })
 }
 
-// oneVM recovers what a killed riklet left: first there is exactly one machine, and after a stop
-// there is nothing.
+// oneVM recovers what a killed riklet left. It checks that there is exactly one machine, and that a
+// stop leaves nothing.
 func (n *node) oneVM(in instance.Instance) {
 	n.Helper()
 	n.start()

@@ -141,7 +141,7 @@ func (u *user) locked(f func()) {
 	f()
 }
 
-// user returns the user of a session, who exists as soon as a test needs him.
+// user returns the user of a session. It creates the user on the first call.
 func (c *controller) user(id int64) *user {
 	c.mu.Lock()
 	defer c.mu.Unlock()

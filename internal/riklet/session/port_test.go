@@ -106,7 +106,7 @@ func TestPortHalfClose(t *testing.T) {
 	}
 	c.send(1, nodev1.NewInput([]byte("and good")), nodev1.NewInput([]byte("bye")), nodev1.NewEndOfInput())
 	if text := <-seen; text != "and goodbye" {
-		t.Errorf("after its own end the instance heard %q", text)
+		t.Errorf("after its own end the instance received %q", text)
 	}
 	if end := c.untilEnd(); end.GetError() != "" {
 		t.Errorf("the session ended with %v, want a good end", end)

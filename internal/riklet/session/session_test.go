@@ -239,8 +239,8 @@ func (c *controller) left() int {
 	return len(c.sessions.open)
 }
 
-// TestInputIsBounded: an exec that does not read its input stops its user. The user can still
-// leave, and an exec that reads gets everything.
+// TestInputIsBounded checks that an exec that does not read its input stops its user. The user can
+// still leave, and an exec that reads gets everything.
 func TestInputIsBounded(t *testing.T) {
 	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
 		piece := bytes.Repeat([]byte("x"), nodev1.Piece)
@@ -255,7 +255,7 @@ func TestInputIsBounded(t *testing.T) {
 		if got := len(c.out(2)); got != pieces*nodev1.Piece || c.ended(2) == nil {
 			t.Errorf("cat gave %d bytes, ended %v, want all", got, c.ended(2))
 		}
-		// What waits is in the input, in the window and in the sender of gRPC.
+		// The waiting data is in the input, in the window and in the sender of gRPC.
 		if sent := (pieces - len(c.user(1).send)) * nodev1.Piece; sent > nodev1.Window+maxInput+64<<10+3*nodev1.Piece {
 			t.Errorf("%d bytes were sent to an exec that does not read", sent)
 		}
@@ -298,8 +298,8 @@ func TestSessionsEndWithTheConnection(t *testing.T) {
 	}
 }
 
-// TestUnacceptedSessionsDoNothing: the node acts only after the controller has accepted the
-// stream. Otherwise a user who was given an error would find that the command ran.
+// TestUnacceptedSessionsDoNothing checks that the node acts only after the controller has accepted
+// the stream. Otherwise a command could run although its user has received an error.
 func TestUnacceptedSessionsDoNothing(t *testing.T) {
 	var ran atomic.Int32
 	count := func(context.Context, string, string, instance.ExecOptions) (int, error) {

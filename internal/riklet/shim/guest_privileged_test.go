@@ -49,7 +49,7 @@ func (a *process) link() shim.Link {
 
 func (a *process) guest() guest.Guest { return guest.New(shim.GuestOpener(a.link().Socket)) }
 
-// boot starts to answer.
+// boot makes the guest answer.
 func (a *process) boot() {
 	a.Helper()
 	listener, err := net.Listen("unix", a.socket)
@@ -412,7 +412,7 @@ func TestPrivilegedShimTimesOutOnASilentGuest(t *testing.T) {
 	l := a.link()
 	l.TimeoutMillis = 50
 	if err := c.Link(p.ctx, l); err == nil || !strings.Contains(err.Error(), "did not answer within 50ms") {
-		t.Errorf("Link() to nobody = %v", err)
+		t.Errorf("Link() without a VMM = %v", err)
 	}
 	// A listener that sends nothing.
 	mute, err := net.Listen("unix", a.socket)
@@ -494,7 +494,7 @@ func TestPrivilegedShimBoundsForwardedStreams(t *testing.T) {
 		}
 	}
 	if _, err := c.Start(a.ctx, a.guestRun("a", 1, "wait")); err != nil {
-		t.Fatalf("Start() beside them = %v", err)
+		t.Fatalf("Start() while they are open = %v", err)
 	}
 	if err := c.Signal(a.ctx, "a", syscall.SIGKILL); err != nil {
 		t.Fatal(err)

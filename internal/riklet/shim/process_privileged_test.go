@@ -152,7 +152,7 @@ func TestPrivilegedShimKeepsRootsCapabilities(t *testing.T) {
 	l.KeepCapabilities = true // has no effect for users other than root
 	p.runs(c, "c", l)
 	if text := p.log("c"); !strings.Contains(text, "CapEff:\t0000000000000000") || !strings.Contains(text, "NoNewPrivs:\t1") {
-		t.Errorf("a user who asks to keep capabilities has %s", text)
+		t.Errorf("a user that requests to keep capabilities has %s", text)
 	}
 }
 

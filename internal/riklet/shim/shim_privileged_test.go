@@ -142,7 +142,7 @@ func (p *place) awaitExit(c *shim.Client) shim.Container {
 		}
 		return e
 	case <-p.ctx.Done():
-		p.Fatal("no end was told")
+		p.Fatal("no exit was reported")
 	}
 	panic("unreachable")
 }
@@ -205,7 +205,7 @@ func TestPrivilegedShimSurvivesItsConnections(t *testing.T) {
 	}
 	order.Attempt = 4
 	if _, err := second.Start(p.ctx, order); err == nil {
-		t.Error("a second run beside the first was started")
+		t.Error("a second run was started during the first")
 	}
 	if err := second.Shutdown(p.ctx); !errors.Is(err, shim.ErrBusy) {
 		t.Errorf("Shutdown() = %v, want %v", err, shim.ErrBusy)

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The signal that a C library keeps for itself, and Go does not look at.
+// This is the signal that a C library reserves. The Go runtime does not read its action.
 const reserved = 32
 
 const none = "0000000000000000"
 
-// ignored is what a child of ours ignores.
+// ignored returns the signals that a child process ignores.
 func ignored(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("grep", "SigIgn", "/proc/self/status").Output()
@@ -25,7 +25,7 @@ func ignored(t *testing.T) string {
 	return strings.Fields(string(out))[1]
 }
 
-// A node agent under nohup outlives the terminal, and what it starts hears SIGHUP.
+// A node agent under nohup survives the end of the terminal. Its child processes receive SIGHUP.
 func TestIgnore(t *testing.T) {
 	if err := Restore(); err != nil {
 		t.Fatal(err)
@@ -41,13 +41,13 @@ func TestIgnore(t *testing.T) {
 	if now := ignored(t); now != none {
 		t.Errorf("a child still ignores %s", now)
 	}
-	if err := unix.Kill(unix.Getpid(), unix.SIGHUP); err != nil { // ends us if it is not caught
+	if err := unix.Kill(unix.Getpid(), unix.SIGHUP); err != nil { // ends this process if it is not caught
 		t.Fatal(err)
 	}
 }
 
 func TestRestore(t *testing.T) {
-	if err := Restore(); err != nil { // of what the one who ran us ignores
+	if err := Restore(); err != nil { // of the signals that the parent process ignores
 		t.Fatal(err)
 	}
 	var old action
@@ -74,5 +74,5 @@ func TestRestore(t *testing.T) {
 	if err := unix.Kill(unix.Getpid(), unix.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
-	<-handled // a handler was left alone
+	<-handled // a handler did not change
 }

@@ -49,7 +49,7 @@ func TestRecordsSurviveTheStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // dropping what is not there is no error
+	for range 2 { // deleting a missing record is no error
 		if err := s.Delete("b"); err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestBootID(t *testing.T) {
 	}
 }
 
-// TestDamagedRecordsAreExplained: bbolt ends the process when it meets a damaged page.
+// TestDamagedRecordsAreExplained covers a damaged page, at which bbolt ends the process.
 func TestDamagedRecordsAreExplained(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "pods.db")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// lonely is a port that has no peer until a number of reads were made.
+// unconnected is a port that has no peer until a number of reads were made.
 type unconnected struct {
 	io.ReadWriteCloser
 	reads, until int

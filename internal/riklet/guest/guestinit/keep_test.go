@@ -149,7 +149,7 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 	select {
 	case <-h.stage.process("main look").done:
 	case <-time.After(time.Minute):
-		t.Error("the command beside the container was not killed")
+		t.Error("the command in the container was not killed")
 	}
 
 	g, _ = h.session()

@@ -38,7 +38,7 @@ func TestTimersMeasuredWrongly(t *testing.T) {
 		{"held up at the beginning", parameters, timerList(337893, "lapic"), "at 78672 Hz"},
 		{"held up for long at the end", parameters, timerList(894403952, "lapic"), "at 208244648 Hz"},
 		{"of the second processor", parameters, timerList(268433308, "lapic", "<NULL>"), "switched off its timer"},
-		{"nobody knows its speed", "console=ttyS0\n", timerList(337893, "lapic"), ""},
+		{"its speed is not known", "console=ttyS0\n", timerList(337893, "lapic"), ""},
 		{"another timer", parameters, timerList(337893, "lapic-deadline"), ""},
 		{"nothing is shown", parameters, "", ""},
 		{"the last word counts", parameters + " rik.timer_hz=1", timerList(268437603, "lapic"), "it runs at 1"},

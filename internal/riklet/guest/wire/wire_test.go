@@ -125,7 +125,7 @@ func FuzzGuard(f *testing.F) {
 				continue
 			}
 			if !bytes.HasPrefix(data, got) {
-				t.Fatal("what was read is not what came")
+				t.Fatal("the data differs from the data that was sent")
 			}
 			if !known(err) {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"rik.dev/rik/internal/riklet/instance"
 )
 
-// run recovers and runs the driver; the returned function ends it.
+// run recovers and runs the driver. The returned function ends it.
 func run(t *testing.T, d *Driver) (stop func()) {
 	t.Helper()
 	if err := d.Recover(t.Context()); err != nil {

@@ -175,7 +175,7 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 		}
 	}
 	if !slices.ContainsFunc(uses, func(u Use) bool { return u.Protocol == RouteProtocol && u.ours(DefaultName) }) {
-		t.Errorf("Host() = %+v, want our own route to be told", uses)
+		t.Errorf("Host() = %+v, want rik's own route to be recognized", uses)
 	}
 	host.run("ip", "tuntap", "add", "vpn", "mode", "tun")
 	host.run("ip", "link", "set", "vpn", "up")
@@ -195,7 +195,7 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 		t.Errorf("LinkMTU() = %d, %v, want 1432", mtu, err)
 	}
 	if _, err := b.LinkMTU(netip.MustParseAddr("10.62.7.78")); err == nil {
-		t.Error("LinkMTU() of an address that nobody has = nil, want an error")
+		t.Error("LinkMTU() of an address of no device = nil, want an error")
 	}
 	s := NewSwitch(b, nil)
 	if err := s.Configure(t.Context(), someSettings); !errors.Is(err, ErrOverlap) || !strings.Contains(err.Error(), "lan") {

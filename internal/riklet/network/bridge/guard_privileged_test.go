@@ -168,7 +168,7 @@ func receivesOnlyGenuine(t *testing.T, n *namespace, at interface{ String() stri
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	got, from, err := conn.ReadFrom(buffer)
 	if err != nil || string(buffer[:got]) != "true" || !strings.HasPrefix(from.String(), forgerAddress.String()+":") {
-		t.Errorf("%s hears %q from %v first, %v; want what is true", at, buffer[:got], from, err)
+		t.Errorf("%s receives %q from %v first, %v; want the genuine datagram", at, buffer[:got], from, err)
 	}
 }
 

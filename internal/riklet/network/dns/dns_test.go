@@ -332,7 +332,7 @@ func TestOneClientDoesNotBlockOthers(t *testing.T) {
 		failed = n > 0
 	}
 	if reply := ask(t, s, "udp", "example.com.", dns.TypeA); len(reply.Answer) != 1 {
-		t.Errorf("another client hears %s", dns.RcodeToString[reply.Rcode])
+		t.Errorf("another client receives %s", dns.RcodeToString[reply.Rcode])
 	}
 }
 

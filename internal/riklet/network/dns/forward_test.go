@@ -63,7 +63,7 @@ func TestIdenticalQueriesAreMerged(t *testing.T) {
 	close(rcodes)
 	for rcode := range rcodes {
 		if rcode != dns.RcodeSuccess {
-			t.Fatalf("a client hears %s", dns.RcodeToString[rcode])
+			t.Fatalf("a client receives %s", dns.RcodeToString[rcode])
 		}
 	}
 	// Attempts, not clients: the servers were silent for a while.
@@ -129,13 +129,13 @@ func TestCacheDurations(t *testing.T) {
 		reply *dns.Msg
 		want  time.Duration
 	}{
-		"short":          {reply(0, "a.example. 7 IN A 192.0.2.1", ""), 7 * time.Second},
-		"long":           {reply(0, "a.example. 86400 IN A 192.0.2.1", ""), maxAge},
-		"none":           {reply(0, "a.example. 0 IN A 192.0.2.1", ""), 0},
-		"no":             {reply(dns.RcodeNameError, "", "example. 100 IN SOA a. b. 1 2 3 4 9"), 9 * time.Second},
-		"nothing":        {reply(0, "", "example. 8 IN SOA a. b. 1 2 3 4 9"), 8 * time.Second},
-		"no, for what":   {reply(dns.RcodeNameError, "", ""), 0},
-		"server failure": {reply(dns.RcodeServerFailure, "", "example. 100 IN SOA a. b. 1 2 3 4 9"), 0},
+		"short":           {reply(0, "a.example. 7 IN A 192.0.2.1", ""), 7 * time.Second},
+		"long":            {reply(0, "a.example. 86400 IN A 192.0.2.1", ""), maxAge},
+		"none":            {reply(0, "a.example. 0 IN A 192.0.2.1", ""), 0},
+		"no":              {reply(dns.RcodeNameError, "", "example. 100 IN SOA a. b. 1 2 3 4 9"), 9 * time.Second},
+		"nothing":         {reply(0, "", "example. 8 IN SOA a. b. 1 2 3 4 9"), 8 * time.Second},
+		"no, without SOA": {reply(dns.RcodeNameError, "", ""), 0},
+		"server failure":  {reply(dns.RcodeServerFailure, "", "example. 100 IN SOA a. b. 1 2 3 4 9"), 0},
 	} {
 		if got := ageOf(tc.reply); got != tc.want {
 			t.Errorf("%s: ageOf() = %s, want %s", name, got, tc.want)
@@ -155,7 +155,7 @@ func TestCacheDurations(t *testing.T) {
 	cut.Truncated = true
 	c.put(key, cut, now)
 	if got := c.get(key, now); got != nil {
-		t.Errorf("what was cut short is kept: %v", got)
+		t.Errorf("a truncated answer is cached: %v", got)
 	}
 }
 

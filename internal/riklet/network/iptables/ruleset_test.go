@@ -173,7 +173,7 @@ func drawKernel(t *rapid.T) kernel {
 			k[name] = []string{}
 		}
 	}
-	if len(left.Chains) > 0 && rapid.Bool().Draw(t, "somebody uses one of ours") {
+	if len(left.Chains) > 0 && rapid.Bool().Draw(t, "another program uses a chain of rik") {
 		k["DOCKER"] = append(k["DOCKER"], "-s 10.8.8.8/32 -j "+rapid.SampledFrom(slices.Sorted(maps.Keys(left.Chains))).Draw(t, "used"))
 	}
 	return k

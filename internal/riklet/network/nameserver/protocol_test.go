@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSuits checks that a process with the desired settings is kept, on any port, except on the
+// TestSuits checks that a process with the desired settings stays, on any port, except on the
 // clients' port, which an earlier version used.
 func TestSuits(t *testing.T) {
 	t.Parallel()

@@ -62,13 +62,13 @@ func names[K comparable, V any](m map[K]V) []string {
 
 func TestApplyStoresWhatIsSent(t *testing.T) {
 	t.Parallel()
-	table := Open(Config{})
+	store := Open(Config{})
 	if diff := cmp.Diff(&Snapshot{
 		Peers: map[string]Peer{}, Services: map[ServiceKey]Service{}, Endpoints: map[ServiceKey]map[string]Endpoint{},
-	}, table.Snapshot(), compare); diff != "" {
+	}, store.Snapshot(), compare); diff != "" {
 		t.Errorf("an empty table (-want +got):\n%s", diff)
 	}
-	table.Apply(&nodev1.NetworkChanges{
+	store.Apply(&nodev1.NetworkChanges{
 		Begin: true, Complete: true, Settings: settings(),
 		Peers:     []*nodev1.Peer{{Name: "n1", Address: "192.0.2.1", ExternalAddress: "203.0.113.1", PodCidr: "10.62.1.0/24", Answers: true}, {Name: "n2"}},
 		Services:  []*nodev1.Service{service("web", "10.63.0.7", port(80))},
@@ -88,31 +88,31 @@ func TestApplyStoresWhatIsSent(t *testing.T) {
 			"u2": {"u2", web, "web-u2", "n1", netip.Addr{}, false, false, ports},
 		}},
 	}
-	if diff := cmp.Diff(want, table.Snapshot(), compare); diff != "" {
+	if diff := cmp.Diff(want, store.Snapshot(), compare); diff != "" {
 		t.Errorf("snapshot (-want +got):\n%s", diff)
 	}
 }
 
 func TestNothingIsRemovedBeforeTheNetmapIsComplete(t *testing.T) {
 	t.Parallel()
-	table := Open(Config{})
-	table.Apply(&nodev1.NetworkChanges{
+	store := Open(Config{})
+	store.Apply(&nodev1.NetworkChanges{
 		Begin: true, Complete: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}, {Name: "n2"}},
 		Services:  []*nodev1.Service{service("web", "10.63.0.1"), service("old", "10.63.0.2")},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true), endpoint("u2", "old", "10.62.1.3", true)},
 	})
 	// A complete message sequence that breaks off, then another one in two parts.
-	table.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings()})
-	table.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}, {Name: "n3"}}})
-	s := table.Snapshot()
+	store.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings()})
+	store.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}, {Name: "n3"}}})
+	s := store.Snapshot()
 	if got := append(names(s.Peers), names(s.Services)...); !slices.Equal(got, []string{"n1", "n2", "n3", "default/old", "default/web"}) {
 		t.Errorf("in the middle of the whole: %v", got)
 	}
-	table.Apply(&nodev1.NetworkChanges{
+	store.Apply(&nodev1.NetworkChanges{
 		Complete: true, Services: []*nodev1.Service{service("web", "10.63.0.1")},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true)},
 	})
-	s = table.Snapshot()
+	s = store.Snapshot()
 	if got := append(names(s.Peers), names(s.Services)...); !slices.Equal(got, []string{"n1", "n3", "default/web"}) {
 		t.Errorf("after the whole: %v", got)
 	}
@@ -123,18 +123,18 @@ func TestNothingIsRemovedBeforeTheNetmapIsComplete(t *testing.T) {
 
 func TestGoneAndMoved(t *testing.T) {
 	t.Parallel()
-	table := Open(Config{})
-	table.Apply(&nodev1.NetworkChanges{
+	store := Open(Config{})
+	store.Apply(&nodev1.NetworkChanges{
 		Begin: true, Complete: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}},
 		Services:  []*nodev1.Service{service("web", "10.63.0.1"), service("api", "10.63.0.2")},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true), endpoint("u2", "web", "10.62.1.3", true)},
 	})
-	before := table.Snapshot()
-	table.Apply(&nodev1.NetworkChanges{
+	before := store.Snapshot()
+	store.Apply(&nodev1.NetworkChanges{
 		PeersGone: []string{"n1", "never"}, ServicesGone: []*nodev1.ServiceKey{key("web"), key("never")},
 		EndpointsGone: []string{"u2", "never"}, Endpoints: []*nodev1.Endpoint{endpoint("u1", "api", "10.62.1.2", true)},
 	})
-	s := table.Snapshot()
+	s := store.Snapshot()
 	if got := append(names(s.Peers), names(s.Services)...); !slices.Equal(got, []string{"default/api"}) {
 		t.Errorf("left: %v", got)
 	}
@@ -174,12 +174,12 @@ func TestInvalidEntriesAreSkipped(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			table := Open(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			table.Apply(changes)
+			store := Open(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			store.Apply(changes)
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log does not say %q:\n%s", want, &log)
 			}
-			s := table.Snapshot()
+			s := store.Snapshot()
 			if s.Settings != (Settings{}) || len(s.Peers)+len(s.Endpoints) > 0 {
 				t.Errorf("kept %+v", s)
 			}
@@ -194,8 +194,8 @@ func TestInvalidEntriesAreSkipped(t *testing.T) {
 
 func TestSubscribersGetChangesOnly(t *testing.T) {
 	t.Parallel()
-	table := Open(Config{})
-	first, second := table.Subscribe(), table.Subscribe()
+	store := Open(Config{})
+	first, second := store.Subscribe(), store.Subscribe()
 	seen := func(c <-chan struct{}) bool {
 		select {
 		case <-c:
@@ -209,18 +209,18 @@ func TestSubscribersGetChangesOnly(t *testing.T) {
 		Services:  []*nodev1.Service{service("web", "10.63.0.1", port(80))},
 		Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true)},
 	}
-	table.Apply(whole)
+	store.Apply(whole)
 	if !seen(first) || !seen(second) {
-		t.Fatal("not everybody was told")
+		t.Fatal("not all subscribers were notified")
 	}
-	before := table.Snapshot()
-	table.Apply(whole)
-	if seen(first) || seen(second) || table.Snapshot() != before {
+	before := store.Snapshot()
+	store.Apply(whole)
+	if seen(first) || seen(second) || store.Snapshot() != before {
 		t.Error("the same again counted as a change")
 	}
-	table.Apply(&nodev1.NetworkChanges{Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", false)}})
-	if !seen(first) || table.Snapshot() == before {
-		t.Error("a change was not told")
+	store.Apply(&nodev1.NetworkChanges{Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", false)}})
+	if !seen(first) || store.Snapshot() == before {
+		t.Error("a change was not notified")
 	}
 }
 
@@ -228,27 +228,27 @@ func TestSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "table")
 	synctest.Test(t, func(t *testing.T) {
-		table := Open(Config{Path: path})
+		store := Open(Config{Path: path})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- table.Run(ctx) }()
-		table.Apply(&nodev1.NetworkChanges{
+		go func() { done <- store.Run(ctx) }()
+		store.Apply(&nodev1.NetworkChanges{
 			Begin: true, Complete: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1", Address: "192.0.2.1", PodCidr: "10.62.1.0/24"}, {Name: "n2"}},
 			Services:  []*nodev1.Service{service("web", "10.63.0.1", port(80))},
 			Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true), endpoint("u2", "web", "", false)},
 		})
 		time.Sleep(2 * saveInterval) // of the bubble's clock
 		again := Open(Config{Path: path})
-		if diff := cmp.Diff(table.Snapshot(), again.Snapshot(), compare); diff != "" {
+		if diff := cmp.Diff(store.Snapshot(), again.Snapshot(), compare); diff != "" {
 			t.Errorf("read back (-kept +read):\n%s", diff)
 		}
 		// The last change is saved when the process ends.
-		table.Apply(&nodev1.NetworkChanges{EndpointsGone: []string{"u1"}})
+		store.Apply(&nodev1.NetworkChanges{EndpointsGone: []string{"u1"}})
 		cancel()
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(table.Snapshot(), Open(Config{Path: path}).Snapshot(), compare); diff != "" {
+		if diff := cmp.Diff(store.Snapshot(), Open(Config{Path: path}).Snapshot(), compare); diff != "" {
 			t.Errorf("read back after the end (-kept +read):\n%s", diff)
 		}
 	})
@@ -260,8 +260,8 @@ func TestBrokenFileIsIgnored(t *testing.T) {
 	if err := os.WriteFile(path, []byte("\xff\xff nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	table := Open(Config{Path: path})
-	if s := table.Snapshot(); len(s.Peers) > 0 || s.Settings != (Settings{}) {
+	store := Open(Config{Path: path})
+	if s := store.Snapshot(); len(s.Peers) > 0 || s.Settings != (Settings{}) {
 		t.Errorf("read %+v of nonsense", s)
 	}
 }
@@ -331,21 +331,21 @@ func whole(c *nodev1.NetworkChanges) *nodev1.NetworkChanges {
 type fataler interface{ Fatalf(string, ...any) }
 
 // checkIndex checks that the table's indexes are consistent.
-func checkIndex(t fataler, table *Store) {
+func checkIndex(t fataler, store *Store) {
 	count := 0
-	for key, all := range table.Snapshot().Endpoints {
+	for key, all := range store.Snapshot().Endpoints {
 		if len(all) == 0 {
 			t.Fatalf("service %s has an empty list", key)
 		}
 		for uid, e := range all {
 			count++
-			if e.UID != uid || e.Service != key || table.home[uid] != key {
-				t.Fatalf("endpoint %s of %s is listed under %s of %s, found under %s", e.UID, e.Service, uid, key, table.home[uid])
+			if e.UID != uid || e.Service != key || store.home[uid] != key {
+				t.Fatalf("endpoint %s of %s is listed under %s of %s, found under %s", e.UID, e.Service, uid, key, store.home[uid])
 			}
 		}
 	}
-	if count != len(table.home) {
-		t.Fatalf("%d endpoints, %d in the index: %v", count, len(table.home), slices.Collect(maps.Keys(table.home)))
+	if count != len(store.home) {
+		t.Fatalf("%d endpoints, %d in the index: %v", count, len(store.home), slices.Collect(maps.Keys(store.home)))
 	}
 }
 
@@ -370,14 +370,14 @@ func FuzzApply(f *testing.F) {
 		if proto.Unmarshal(text, c) != nil {
 			return
 		}
-		table := Open(Config{})
-		table.Apply(whole(&nodev1.NetworkChanges{Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true)}}))
-		table.Apply(c)
-		table.Apply(c)
-		checkIndex(t, table)
+		store := Open(Config{})
+		store.Apply(whole(&nodev1.NetworkChanges{Endpoints: []*nodev1.Endpoint{endpoint("u1", "web", "10.62.1.2", true)}}))
+		store.Apply(c)
+		store.Apply(c)
+		checkIndex(t, store)
 		again := Open(Config{})
-		again.Apply(table.Snapshot().Encode())
-		if diff := cmp.Diff(table.Snapshot(), again.Snapshot(), compare); diff != "" {
+		again.Apply(store.Snapshot().Encode())
+		if diff := cmp.Diff(store.Snapshot(), again.Snapshot(), compare); diff != "" {
 			t.Fatalf("encoded and decoded (-before +after):\n%s", diff)
 		}
 	})
@@ -386,20 +386,20 @@ func FuzzApply(f *testing.F) {
 // TestPartsAreMarked checks that a snapshot is marked while it is partial.
 func TestPartsAreMarked(t *testing.T) {
 	t.Parallel()
-	table := Open(Config{})
-	notified := table.Subscribe()
-	table.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}}})
+	store := Open(Config{})
+	notified := store.Subscribe()
+	store.Apply(&nodev1.NetworkChanges{Begin: true, Settings: settings(), Peers: []*nodev1.Peer{{Name: "n1"}}})
 	<-notified
-	if !table.Snapshot().Partial {
+	if !store.Snapshot().Partial {
 		t.Error("a part looks like the whole")
 	}
-	table.Apply(&nodev1.NetworkChanges{Complete: true})
+	store.Apply(&nodev1.NetworkChanges{Complete: true})
 	select {
 	case <-notified:
 	default:
-		t.Error("nobody is told that the whole is there")
+		t.Error("subscribers are not notified of the complete netmap")
 	}
-	if table.Snapshot().Partial {
-		t.Error("the whole looks like a part")
+	if store.Snapshot().Partial {
+		t.Error("the complete netmap is marked as partial")
 	}
 }

@@ -267,7 +267,7 @@ func TestPrivilegedOverwritesNothing(t *testing.T) {
 			t.Errorf("Apply() over a strange link = %v", err)
 		}
 		if _, err := Apply(Plan{}); err != nil {
-			t.Errorf("removing beside a strange link: %v", err)
+			t.Errorf("removing next to a foreign link: %v", err)
 		}
 	})
 	if out := n2.Run("ip", "link", "show", Device); !strings.Contains(out, Device) {

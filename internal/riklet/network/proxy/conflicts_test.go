@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSettle checks that the first user keeps a port, except that privileged processes get it at
-// addresses that others reach.
+// TestSettle checks that the first user keeps a port. Privileged processes get it even later, at
+// addresses that other machines can reach.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	p := HostPort{tcp, 30080}
@@ -23,7 +23,7 @@ func TestSettle(t *testing.T) {
 		"a user, after the service":                   {reserved{p: everywhere}, Listener{p, false, false}, false, false},
 		"a user, after a service without loopback":    {reserved{p: exceptLoopback}, Listener{p, false, false}, false, false},
 		"a user at loopback, before the service":      {reserved{}, Listener{p, true, false}, false, true},
-		"a user at loopback, who stays there":         {reserved{p: exceptLoopback}, Listener{p, true, false}, false, true},
+		"a user at loopback keeps it there":           {reserved{p: exceptLoopback}, Listener{p, true, false}, false, true},
 		"a user at loopback, after the service":       {reserved{p: everywhere}, Listener{p, true, false}, false, false},
 		"root at loopback, after the service":         {reserved{p: everywhere}, Listener{p, true, true}, false, true},
 		"a user, after a service of another protocol": {reserved{HostPort{udp, 30080}: everywhere}, Listener{p, false, false}, true, false},

@@ -232,8 +232,8 @@ func (s *space) ask(network, address string) (string, error) {
 	return readAnswer(conn)
 }
 
-// questions numbers the UDP requests, so that a late answer to an earlier request is recognized.
-var answered atomic.Uint64
+// requestNumber numbers the UDP requests, so that a late answer to an earlier request is recognized.
+var requestNumber atomic.Uint64
 
 // readAnswer reads one answer on an open connection.
 func readAnswer(conn net.Conn) (string, error) {
@@ -242,7 +242,7 @@ func readAnswer(conn net.Conn) (string, error) {
 	}
 	question := ""
 	if conn.RemoteAddr().Network() == "udp" {
-		question = fmt.Sprintf(" %d", answered.Add(1))
+		question = fmt.Sprintf(" %d", requestNumber.Add(1))
 		if _, err := conn.Write([]byte(question[1:])); err != nil {
 			return "", err
 		}

@@ -65,7 +65,7 @@ func TestRenderNothing(t *testing.T) {
 	six := basic()
 	six.Settings.ServiceCIDR = netip.MustParsePrefix("fd00::/64")
 	for name, in := range map[string]Input{
-		"nothing heard":       {Facts: input(basic()).Facts},
+		"no netmap":           {Facts: input(basic()).Facts},
 		"no settings":         input(&netmap.Snapshot{}),
 		"no range of its own": {Snapshot: basic(), Facts: Facts{Node: "a"}},
 		"IPv6":                input(six),
@@ -325,7 +325,7 @@ func TestRenderFilter(t *testing.T) {
 		"a new connection to an exposed port":    {chainForward, "192.0.2.9", "10.62.2.2", "tcp", 80, "DNAT", "eth0", false, "ACCEPT"},
 		"a new one that goes by no port of us":   {chainForward, "192.0.2.9", "10.62.1.2", "tcp", 80, "NEW", "eth0", false, "DROP"},
 		"the same by way of this node":           {chainForward, "192.0.2.9", "10.62.2.2", "tcp", 80, "NEW", "eth0", false, "DROP"},
-		"a container of somebody else":           {chainForward, "172.17.0.2", "10.62.1.2", "tcp", 80, "NEW", "docker0", false, "DROP"},
+		"a container of another program":         {chainForward, "172.17.0.2", "10.62.1.2", "tcp", 80, "NEW", "docker0", false, "DROP"},
 		"an instance's address on a wrong link":  {chainForward, "10.62.2.2", "10.62.1.2", "tcp", 80, "NEW", "docker0", false, "DROP"},
 		"the reply to an instance":               {chainForward, "192.0.2.9", "10.62.1.2", "tcp", 80, "ESTABLISHED", "eth0", false, "ACCEPT"},
 		"through a tunnel":                       {chainForward, "10.62.2.2", "10.62.1.2", "tcp", 80, "NEW", "rik.1", false, "ACCEPT"},
@@ -333,13 +333,13 @@ func TestRenderFilter(t *testing.T) {
 		"an instance that makes a tunnel":        {chainForward, "10.62.1.2", "192.0.2.2", "udp", 8472, "NEW", "rik0", false, "DROP"},
 		"an instance that makes one to the node": {chainInput, "10.62.1.2", "192.0.2.1", "udp", 8472, "NEW", "rik0", false, "DROP"},
 		"the tunnel of a node":                   {chainInput, "192.0.2.2", "192.0.2.1", "udp", 8472, "NEW", "eth0", false, "ACCEPT"},
-		"the tunnel of a stranger":               {chainInput, "192.0.2.9", "192.0.2.1", "udp", 8472, "NEW", "eth0", false, "DROP"},
+		"the tunnel of an unknown machine":       {chainInput, "192.0.2.9", "192.0.2.1", "udp", 8472, "NEW", "eth0", false, "DROP"},
 		"a tunnel from this machine":             {chainInput, "127.0.0.1", "127.0.0.1", "udp", 8472, "NEW", "lo", false, "DROP"},
 		"the node to its own address inside":     {chainInput, "10.62.1.1", "10.62.1.1", "tcp", 80, "NEW", "lo", false, ""},
 		"another node's instance to the bridge":  {chainInput, "10.62.2.2", "10.62.1.1", "tcp", 80, "NEW", "rik.1", false, ""},
 		"the reply":                              {chainForward, "10.62.2.2", "192.0.2.9", "tcp", 80, "ESTABLISHED", "eth0", false, "ACCEPT"},
 		"instance to the outside":                {chainForward, "10.62.1.2", "192.0.2.9", "tcp", 80, "NEW", "rik0", false, "ACCEPT"},
-		"a reply nobody waits for":               {chainForward, "10.62.1.2", "192.0.2.9", "tcp", 80, "INVALID", "rik0", false, "DROP"},
+		"a reply without a connection":           {chainForward, "10.62.1.2", "192.0.2.9", "tcp", 80, "INVALID", "rik0", false, "DROP"},
 		"between nodes":                          {chainForward, "10.62.2.2", "10.62.1.2", "udp", 80, "NEW", "eth0", false, "ACCEPT"},
 		"a virtual address that leads nowhere":   {chainForward, "10.62.1.2", "10.63.0.9", "tcp", 80, "NEW", "rik0", false, "REJECT tcp-reset"},
 		"the same over UDP":                      {chainForward, "10.62.1.2", "10.63.0.9", "udp", 80, "NEW", "rik0", false, "REJECT icmp-port-unreachable"},
@@ -375,11 +375,11 @@ func TestRenderUnknownClients(t *testing.T) {
 		from, link   string
 		closed, open string
 	}{
-		"an instance":                  {"10.62.1.3", "rik0", "DNAT 10.62.1.2:8080", "DNAT 10.62.1.2:8080"},
-		"the node":                     {"192.0.2.1", "", "DNAT 10.62.1.2:8080", "DNAT 10.62.1.2:8080"},
-		"a stranger":                   {"192.0.2.9", "eth0", "", ""},
-		"a container of somebody else": {"172.17.0.2", "docker0", "", ""},
-		"one who is allowed":           {"192.0.2.66", "eth0", "", "DNAT 10.62.1.2:8080"},
+		"an instance":                    {"10.62.1.3", "rik0", "DNAT 10.62.1.2:8080", "DNAT 10.62.1.2:8080"},
+		"the node":                       {"192.0.2.1", "", "DNAT 10.62.1.2:8080", "DNAT 10.62.1.2:8080"},
+		"a stranger":                     {"192.0.2.9", "eth0", "", ""},
+		"a container of another program": {"172.17.0.2", "docker0", "", ""},
+		"an allowed machine":             {"192.0.2.66", "eth0", "", "DNAT 10.62.1.2:8080"},
 	} {
 		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr("10.63.0.1"), protocol: "tcp", port: 80, state: "NEW", in: c.link}
 		for _, x := range []struct {

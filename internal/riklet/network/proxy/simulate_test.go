@@ -23,8 +23,8 @@ type packet struct {
 	marked   bool
 }
 
-// outcome is the effect of the rules on a packet: the probability of each verdict, and the number
-// of rules passed in the worst case.
+// outcome is the effect of the rules on a packet: the probability of each target, and the number of
+// rules passed in the worst case.
 type outcome struct {
 	probability map[string]float64 // "DNAT 10.62.1.2:80", "REJECT", "ACCEPT"...; "" is none
 	rules       int
@@ -39,7 +39,7 @@ func simulate(t testing.TB, table *iptables.Table, chain string, p packet) outco
 	return o
 }
 
-// walk returns the probability of a return from the chain without a verdict.
+// walk returns the probability of a return from the chain.
 func (o *outcome) walk(t testing.TB, table *iptables.Table, chain string, p packet, probability float64, passed, depth int) float64 {
 	t.Helper()
 	o.depth = max(o.depth, depth)
@@ -214,7 +214,7 @@ func check(t testing.TB, rules iptables.Ruleset) {
 		}
 		for chain := range table.Chains {
 			if !used[chain] {
-				t.Errorf("chain %q of table %s is used by nobody", chain, name)
+				t.Errorf("chain %q of table %s is unused", chain, name)
 			}
 		}
 	}

@@ -210,7 +210,7 @@ func TestPrivilegedFlows(t *testing.T) {
 		delete(w.snapshot.Endpoints[key("dns")], "2")
 		w.proxy = w.newProxy(t)
 		w.sync(t)
-		both("gone while nobody looked", "a2")
+		both("removed while no proxy ran", "a2")
 	})
 }
 
@@ -250,7 +250,7 @@ func TestPrivilegedLoopback(t *testing.T) {
 			})
 			if err == nil {
 				_ = conn.Close()
-				t.Fatal("the client reached what listens on 127.0.0.1")
+				t.Fatal("the client reached the listener on loopback")
 			}
 			if time.Now().After(deadline) {
 				t.Fatalf("the guard dropped nothing; last error %v\n%s", err, w.nodeA.run(program+"-save", "-c", "-t", "filter"))
@@ -403,7 +403,7 @@ func TestPrivilegedUnknownClients(t *testing.T) {
 		for _, to := range closed {
 			network, address, _ := strings.Cut(to, " ")
 			if got, err := w.client.ask(network, address); err == nil {
-				t.Errorf("a stranger asked %s: got %q", to, got)
+				t.Errorf("an unknown machine asked %s: got %q", to, got)
 			}
 		}
 		w.client.want("tcp", "192.0.2.1:30080", "a2 192.0.2.9")

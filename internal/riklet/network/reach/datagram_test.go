@@ -46,8 +46,8 @@ func TestDatagrams(t *testing.T) {
 	})
 }
 
-// TestDescribeInstances checks that a message contains what to open and for whom, and fits into a
-// condition.
+// TestDescribeInstances checks that a message contains the ports and addresses to accept, and fits
+// into a condition.
 func TestDescribeInstances(t *testing.T) {
 	t.Parallel()
 	var peers []Peer
@@ -69,8 +69,8 @@ func TestDescribeInstances(t *testing.T) {
 	}
 }
 
-// TestFramesOfOtherNodesAreIgnored checks that a node which is not asked is answered, and that its packets say
-// nothing about the nodes that are asked.
+// TestFramesOfOtherNodesAreIgnored checks that the checker answers a node that it does not query.
+// Packets of that node do not change the result.
 func TestFramesOfOtherNodesAreIgnored(t *testing.T) {
 	t.Parallel()
 	w := &recorder{}

@@ -32,7 +32,7 @@ func TestAnsweredSince(t *testing.T) {
 	}
 }
 
-// TestDescribeNames checks that a message contains what to open, and fits into a condition.
+// TestDescribeNames checks that a message contains the port to accept, and fits into a condition.
 func TestDescribeNames(t *testing.T) {
 	t.Parallel()
 	v := NamesView{Listens: netip.MustParseAddrPort("10.62.1.1:4953"), Bridge: "rik0"}
@@ -70,8 +70,8 @@ func (r reports) next(t *testing.T, want string) {
 	}
 }
 
-// TestNames checks that a node has a trouble until the first answer, and that the result outlives
-// the process.
+// TestNames checks that a node has a trouble until the first answer, and that the result survives a
+// restart.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	namespace, err := os.Open("/proc/self/ns/net")
@@ -106,7 +106,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	run(NamesView{}, namesUnchecked)
-	// A check that cannot work says nothing about names. It is not saved as a success.
+	// A check that cannot work has no result. It is not saved as a success.
 	run(NamesView{Unable: true}, namesUnchecked, "")
 	run(NamesView{Known: true, Namespace: namespace, Server: at, Listens: at, Domain: "rik.local"}, namesUnchecked, "")
 	run(NamesView{}, "")

@@ -116,8 +116,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestDescribe checks that a message contains what to open and from where, and fits into a
-// condition.
+// TestDescribe checks that a message contains the port and the nodes, and fits into a condition.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
 	var peers []Peer
@@ -140,14 +139,14 @@ func TestFrames(t *testing.T) {
 		f := query(a, b, b.Inner, receivesNothing)
 		h, ok := read(f, b)
 		if !ok || h.from.String() != a.MAC.String() || h.answer || h.receivesNothing != receivesNothing {
-			t.Errorf("read(question(%v)) = %+v, %v", receivesNothing, h, ok)
+			t.Errorf("read(query(%v)) = %+v, %v", receivesNothing, h, ok)
 		}
 		if _, ok := read(f, a); ok {
-			t.Error("a node reads what is for another")
+			t.Error("a node reads a frame for another node")
 		}
 		f[arpLength-1]++ // the requested address
 		if _, ok := read(f, b); !ok {
-			t.Error("a question for another address of the node is not read")
+			t.Error("a query for another address of the node is not read")
 		}
 		f[atSenderMAC]++
 		if _, ok := read(f, b); ok {

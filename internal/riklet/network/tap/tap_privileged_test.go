@@ -141,8 +141,8 @@ func packets(t *testing.T, device string) *os.File {
 	return f
 }
 
-// carries sends a frame until one with the text arrives. A device that just came up loses some,
-// and the kernel sends some of its own.
+// carries sends a frame until one with the text arrives. A device that just came up loses some
+// frames, and the kernel sends some of its own.
 func carries(t *testing.T, from *os.File, message []byte, to *os.File, text string) {
 	t.Helper()
 	buffer := make([]byte, 4096)

@@ -41,7 +41,7 @@ func TestObjectFilesSwitchAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and its target
-			t.Errorf("%d entries beside the names in %v", versions, entries)
+			t.Errorf("%d entries in addition to the names in %v", versions, entries)
 		}
 	}
 }

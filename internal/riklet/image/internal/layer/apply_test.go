@@ -135,7 +135,7 @@ func TestApplyRefuses(t *testing.T) {
 			}
 			around, err := os.ReadDir(filepath.Dir(root))
 			if err != nil || len(around) != 1 {
-				t.Errorf("beside the root: %v (%v), want nothing", around, err)
+				t.Errorf("outside the root: %v (%v), want nothing", around, err)
 			}
 		})
 	}
@@ -375,7 +375,7 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		root, _, err := apply(t, wire.Limits{Bytes: 1 << 20, Entries: 1000}, data)
 		if around, dirErr := os.ReadDir(filepath.Dir(root)); dirErr != nil || len(around) != 1 {
-			t.Errorf("beside the root: %v (%v); Apply = %v", around, dirErr, err)
+			t.Errorf("outside the root: %v (%v); Apply = %v", around, dirErr, err)
 		}
 	})
 }
