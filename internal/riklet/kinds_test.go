@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestProbeOfABusyMachineIsRetried checks the retries on a machine on which guests boot too slowly at
-// first.
+// TestProbeOfABusyMachineIsRetried checks the retries on a machine on which guests boot too slowly
+// at first.
 func TestProbeOfABusyMachineIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

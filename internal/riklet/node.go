@@ -107,8 +107,8 @@ func (r *Riklet) measure() []monitor.Instance {
 	return all
 }
 
-// concurrentMeasurements bounds how many instances are measured at the same time. Thus a VMM that does
-// not answer delays few others.
+// concurrentMeasurements bounds how many instances are measured at the same time. Thus a VMM that
+// does not answer delays few others.
 const concurrentMeasurements = 16
 
 // usages measures the given instances. An instance that does not run uses nothing.

@@ -276,8 +276,8 @@ func (r *Riklet) connect(ctx context.Context) error {
 	return group.Wait()
 }
 
-// saveCluster stores in the checkpoint which cluster gives the orders. It does not stop the instances
-// of an earlier cluster. The first order of this cluster stops them.
+// saveCluster stores in the checkpoint which cluster gives the orders. It does not stop the
+// instances of an earlier cluster. The first order of this cluster stops them.
 func (r *Riklet) saveCluster() {
 	var cluster []string
 	switch {

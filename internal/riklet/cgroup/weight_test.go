@@ -15,8 +15,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestWeigh checks the files that SetWeight writes, for cgroup v1 and v2. The test creates the files
-// first, as a kernel does with the group.
+// TestWeigh checks the files that SetWeight writes, for cgroup v1 and v2. The test creates the
+// files first, as a kernel does with the group.
 func TestWeigh(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

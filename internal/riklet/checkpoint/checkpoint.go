@@ -111,8 +111,8 @@ func (l *Store) saveLocked(next record) error {
 }
 
 // SetCluster sets which cluster gives the orders from now on, by the hashes of its certificate
-// authorities. If it shares none with the former cluster, it is another cluster with its own
-// terms. Then SetCluster forgets the term of the former cluster and its fenced instances, and returns
+// authorities. If it shares none with the former cluster, it is another cluster with its own terms.
+// Then SetCluster forgets the term of the former cluster and its fenced instances, and returns
 // true. An error means that the change could not be saved.
 func (l *Store) SetCluster(cluster []string) (moved bool, err error) {
 	l.mu.Lock()

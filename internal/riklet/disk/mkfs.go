@@ -137,8 +137,8 @@ func (d *Dir) mkfs(ctx context.Context, path string, size int64, args ...string)
 	return fmt.Errorf("creating an ext4 file system of %d bytes: %w: %s", size, err, out)
 }
 
-// finishTree removes lost+found, which the tree does not have. It also sets the mode of the root, and
-// the times of files that mke2fs does not copy.
+// finishTree removes lost+found, which the tree does not have. It also sets the mode of the root,
+// and the times of files that mke2fs does not copy.
 func (d *Dir) finishTree(ctx context.Context, path string, m measure) error {
 	program, err := find(d.tools.debugfs, "debugfs")
 	if err != nil {

@@ -445,8 +445,8 @@ func TestFromURLOfAPath(t *testing.T) {
 	}
 }
 
-// TestBuildReportsProgress checks the progress of a download, of its unpacking and of creating a disk
-// image.
+// TestBuildReportsProgress checks the progress of a download, of its unpacking and of creating a
+// disk image.
 func TestBuildReportsProgress(t *testing.T) {
 	t.Parallel()
 	data := gzipped(t, tarOf(t, map[string]string{"f": strings.Repeat("rik", 1<<20)}))

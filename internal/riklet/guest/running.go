@@ -43,9 +43,9 @@ func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error)
 	return r, nil
 }
 
-// sendStdin sends standard input until it ends, on a separate stream, so that input that the process
-// does not read delays nothing else. If a Read of stdin blocks forever, this goroutine stays;
-// only the caller can end that.
+// sendStdin sends standard input until it ends, on a separate stream, so that input that the
+// process does not read delays nothing else. If a Read of stdin blocks forever, this goroutine
+// stays; only the caller can end that.
 func (r *running) sendStdin(ctx context.Context, stdin io.Reader) {
 	conn, _, err := r.client.call(ctx, Request{Op: OpStdin, Run: r.answer.Run}, nil)
 	if err != nil {

@@ -171,8 +171,8 @@ func readJSON(file string, into any) error {
 type durability int
 
 const (
-	// backgroundWrites: the file is complete or absent if the process dies. A power failure may lose or
-	// truncate it. The start of a container does not wait for the disk.
+	// backgroundWrites: the file is complete or absent if the process dies. A power failure may
+	// lose or truncate it. The start of a container does not wait for the disk.
 	backgroundWrites durability = iota
 	// atOnce: when the call returns.
 	atOnce

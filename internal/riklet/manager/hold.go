@@ -114,8 +114,8 @@ func (m *Manager) Hold() *schedulerv1.Hold {
 	return m.hold
 }
 
-// fromOtherCluster reports whether an order comes from another cluster than the node's own. An order
-// without a cluster counts as the node's own.
+// fromOtherCluster reports whether an order comes from another cluster than the node's own. An
+// order without a cluster counts as the node's own.
 func (m *Manager) fromOtherCluster(order *schedulerv1.Order) bool {
 	own := m.cfg.Checkpoint.Cluster()
 	return own != "" && order.GetCluster() != "" && own != order.GetCluster()

@@ -1,5 +1,5 @@
-// Package manager is the Node Manager. It carries out the scheduler's orders with the node's driver,
-// and turns the driver's observations into observations for the scheduler.
+// Package manager is the Node Manager. It carries out the scheduler's orders with the node's
+// driver, and turns the driver's observations into observations for the scheduler.
 //
 // One goroutine, [Manager.Run], owns all of its state. Orders and changes in the driver only
 // wake it up. Thus a slow scheduler does not delay a driver or the reverse, and nothing happens
@@ -96,7 +96,8 @@ type Manager struct {
 	began   time.Time
 	asked   map[string]time.Time
 	proofAt time.Time
-	// disconnectedAt is true from the moment at which fenced instances stop until the next Allowed order.
+	// disconnectedAt is true from the moment at which fenced instances stop until the next Allowed
+	// order.
 	disconnectedAt bool
 }
 

@@ -153,8 +153,8 @@ func (p *pass) setUp(ctx context.Context, s *netmap.Snapshot, own netip.Prefix, 
 	return errors.Join(configured, err), names
 }
 
-// applyRoutes applies the routes to other nodes. Before the node's own address is known, the routes of
-// an earlier run stay.
+// applyRoutes applies the routes to other nodes. Before the node's own address is known, the routes
+// of an earlier run stay.
 func (p *pass) applyRoutes(s *netmap.Snapshot, plan overlay.Plan, own netip.Addr) error {
 	if !own.IsValid() {
 		return nil

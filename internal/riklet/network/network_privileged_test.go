@@ -369,8 +369,8 @@ func TestPrivilegedOverlapRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestPrivilegedTroublesAreReported checks the reports of a network that overlaps with the host, a name server
-// that cannot be started, and a workload's port that a process has.
+// TestPrivilegedTroublesAreReported checks the reports of a network that overlaps with the host, a
+// name server that cannot be started, and a workload's port that a process has.
 func TestPrivilegedTroublesAreReported(t *testing.T) {
 	privileged.Require(t)
 	if !netnstest.Alone(t) {

@@ -184,8 +184,8 @@ func failed(reason string, c containerView) *outcome {
 	return &outcome{phase: rikv1alpha1.InstanceFailed, reason: reason, message: message}
 }
 
-// The back-off between restarts doubles from minRestartDelay to maxRestartDelay. It is reset after a run
-// of at least backoffResetAfter.
+// The back-off between restarts doubles from minRestartDelay to maxRestartDelay. It is reset after
+// a run of at least backoffResetAfter.
 const (
 	minRestartDelay   = time.Second
 	maxRestartDelay   = 5 * time.Minute

@@ -117,8 +117,8 @@ func allocated(ctx context.Context, dir string) (total int64, err error) {
 	return total, err
 }
 
-// endByItself tears down an instance that has ended. Its volumes and logs stay for inspection. After
-// an eviction its volumes are removed at once, because the space is needed.
+// endByItself tears down an instance that has ended. Its volumes and logs stay for inspection.
+// After an eviction its volumes are removed at once, because the space is needed.
 func (m *machine) endByItself() time.Time {
 	if m.rec.Final.Reason == reasonEvicted {
 		return m.end(m.rec.Final.At, allButLogs)

@@ -308,7 +308,8 @@ func (m *machine) lost(c *shim.Client) {
 // supervisorEnded is the message of containers that ended with their supervisor.
 const supervisorEnded = "the supervisor of the instance ended"
 
-// engineRunning returns what engines need to reach the instance's processes. Any goroutine may call it.
+// engineRunning returns what engines need to reach the instance's processes. Any goroutine may call
+// it.
 func (m *machine) engineRunning() engine.Running {
 	pid, address := m.place()
 	return engine.Running{Instance: m.in, PID: pid, Address: address}

@@ -70,9 +70,9 @@ func (c *container) probeOn(ctx context.Context) {
 	}
 }
 
-// withReadiness applies the result of a readiness probe: nil, or why the container is not ready. Of consecutive
-// failures of the same kind, the first message stays. Otherwise an answer that differs each time
-// would change the status each time.
+// withReadiness applies the result of a readiness probe: nil, or why the container is not ready. Of
+// consecutive failures of the same kind, the first message stays. Otherwise an answer that differs
+// each time would change the status each time.
 func withReadiness(s state.Container, why error) state.Container {
 	s.Ready = why == nil
 	if why == nil {

@@ -165,8 +165,8 @@ func TestRepeatedTextsAreEqual(t *testing.T) {
 	}
 }
 
-// TestTextsHaveNoControlCharacters checks that messages contain no control characters. Some messages quote a
-// guest's console.
+// TestTextsHaveNoControlCharacters checks that messages contain no control characters. Some
+// messages quote a guest's console.
 func TestTextsHaveNoControlCharacters(t *testing.T) {
 	t.Parallel()
 	m, now := serving()

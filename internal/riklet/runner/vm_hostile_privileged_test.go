@@ -226,8 +226,8 @@ func (n *node) rebuilt(uid string, restarts int32) {
 // not.
 const awaitGo = "until [ -e /go ]; do sleep 0.1; done; "
 
-// releaseGuest creates that file. The answer may be lost with the machine. If the same run still exists,
-// releaseGuest repeats the command.
+// releaseGuest creates that file. The answer may be lost with the machine. If the same run still
+// exists, releaseGuest repeats the command.
 func (n *node) releaseGuest(uid string) {
 	n.Helper()
 	before := n.status(uid).Containers[0].RestartCount

@@ -140,8 +140,8 @@ func loadModule(path string) error {
 	return unix.FinitModule(int(f.Fd()), "", 0) //nolint:gosec // a descriptor
 }
 
-// handleShutdown shuts down when the kernel reports Ctrl-Alt-Del, with which Firecracker and other VMMs
-// request a shutdown.
+// handleShutdown shuts down when the kernel reports Ctrl-Alt-Del, with which Firecracker and other
+// VMMs request a shutdown.
 func handleShutdown(server *Server, kernel *Kernel) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF)
 	signals := make(chan os.Signal, 1)

@@ -20,8 +20,8 @@ func (l *unconnected) Read(b []byte) (int, error) {
 	return copy(b, "x"), nil
 }
 
-// TestPortWaitsForTheAnswer checks that the init of a guest without a peer reads its port often at first
-// and seldom later. After the first byte, the end of the stream is final.
+// TestPortWaitsForTheAnswer checks that the init of a guest without a peer reads its port often at
+// first and seldom later. After the first byte, the end of the stream is final.
 func TestPortWaitsForTheAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

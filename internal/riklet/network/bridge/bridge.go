@@ -87,8 +87,8 @@ func (b *Bridge) find() (netlink.Link, error) {
 	return link, nil
 }
 
-// IsConfigured reports whether the bridge exists with its address. If so, instances can be connected,
-// even if other settings are not as desired.
+// IsConfigured reports whether the bridge exists with its address. If so, instances can be
+// connected, even if other settings are not as desired.
 func (b *Bridge) IsConfigured(gateway netip.Prefix) (bool, error) {
 	link, err := b.find()
 	if link == nil || err != nil {

@@ -1,9 +1,9 @@
 // Package bridge connects the instances of a node: with the bridge rik0, and a pair of virtual
 // Ethernet devices for each instance.
 //
-// Pure functions compute the desired state (Desired, CheckOverlap). A Bridge applies it over netlink. It
-// changes only what is different, and only devices that belong to rik. A Switch adds the
-// addresses (package ipam). It implements instance.Network, which the drivers of instances use.
+// Pure functions compute the desired state (Desired, CheckOverlap). A Bridge applies it over
+// netlink. It changes only what is different, and only devices that belong to rik. A Switch adds
+// the addresses (package ipam). It implements instance.Network, which the drivers of instances use.
 //
 // An instance has its address with the prefix length 32. It reaches everything, including its
 // neighbors on the node, through the gateway, which is the bridge's own address. So all of its

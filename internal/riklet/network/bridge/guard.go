@@ -33,11 +33,11 @@ const (
 	atARPAddress = 28
 )
 
-// sourceFilter returns the filter program for frames from an instance. A frame passes if it comes from
-// the instance's own hardware address and IPv4 address, and if its ARP fields contain no other
-// sender. All other frames are dropped: otherwise a guest's kernel, or a process that may open
-// raw sockets, could impersonate another instance or the gateway. The kernel removes a VLAN tag
-// before the program sees the frame. A nested tag is dropped.
+// sourceFilter returns the filter program for frames from an instance. A frame passes if it comes
+// from the instance's own hardware address and IPv4 address, and if its ARP fields contain no other
+// sender. All other frames are dropped: otherwise a guest's kernel, or a process that may open raw
+// sockets, could impersonate another instance or the gateway. The kernel removes a VLAN tag before
+// the program sees the frame. A nested tag is dropped.
 func sourceFilter(address netip.Addr) []bpf.Instruction {
 	mac, own := MAC(address), binary.BigEndian.Uint32(address.AsSlice())
 	high, low := binary.BigEndian.Uint32(mac), uint32(binary.BigEndian.Uint16(mac[4:]))
@@ -107,8 +107,8 @@ const instruction = 8
 // ingress is the parent of filters of incoming frames, see tc(8).
 var ingress = netlink.MakeHandle(0xffff, 0)
 
-// createQdisc creates the ingress qdisc for guard. It is called early, because on a device that is up
-// the kernel waits until no thread uses the device any more.
+// createQdisc creates the ingress qdisc for guard. It is called early, because on a device that is
+// up the kernel waits until no thread uses the device any more.
 func (b *Bridge) createQdisc(link netlink.Link) error {
 	qdisc := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link.Attrs().Index, Handle: ingress, Parent: netlink.HANDLE_INGRESS,
@@ -253,8 +253,8 @@ func among(list []netlink.Neigh, want *netlink.Neigh) bool {
 	return false
 }
 
-// foreignNeighbors returns the permanent neighbor entries that belong to no instance. A riklet that was
-// killed during an operation may leave some.
+// foreignNeighbors returns the permanent neighbor entries that belong to no instance. A riklet that
+// was killed during an operation may leave some.
 func (k known) foreignNeighbors(ports []Port) (list []netlink.Neigh) {
 	here := map[netip.Addr]bool{}
 	for _, p := range ports {

@@ -92,9 +92,9 @@ const (
 	settlePoll    = time.Millisecond
 )
 
-// waitForCarrier waits until the devices forward frames. The kernel lets a port forward some time after
-// it has a carrier, up to a second. A frame sent before that would be lost, and sent again only a
-// second later. Since Linux 6.9, a query of the device makes the kernel do it at once.
+// waitForCarrier waits until the devices forward frames. The kernel lets a port forward some time
+// after it has a carrier, up to a second. A frame sent before that would be lost, and sent again
+// only a second later. Since Linux 6.9, a query of the device makes the kernel do it at once.
 func (b *Bridge) waitForCarrier(ctx context.Context, devices ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settleTimeout, errors.New("the device did not come up"))
 	defer cancel()

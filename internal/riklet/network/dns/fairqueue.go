@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// fairQueue divides places among clients. A client may have at most as many places as it leaves free.
-// Thus a client that sends many queries, or queries that are never answered, does not block other
-// clients.
+// fairQueue divides places among clients. A client may have at most as many places as it leaves
+// free. Thus a client that sends many queries, or queries that are never answered, does not block
+// other clients.
 type fairQueue struct {
 	most int
 

@@ -266,8 +266,8 @@ func TestBrokenFileIsIgnored(t *testing.T) {
 	}
 }
 
-// TestAnySplitGivesTheWholeNetmap checks that the result does not depend on how the netmap is split into
-// messages, or on the former content.
+// TestAnySplitGivesTheWholeNetmap checks that the result does not depend on how the netmap is split
+// into messages, or on the former content.
 func TestAnySplitGivesTheWholeNetmap(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

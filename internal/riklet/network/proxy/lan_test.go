@@ -232,7 +232,8 @@ func (s *space) ask(network, address string) (string, error) {
 	return readAnswer(conn)
 }
 
-// requestNumber numbers the UDP requests, so that a late answer to an earlier request is recognized.
+// requestNumber numbers the UDP requests, so that a late answer to an earlier request is
+// recognized.
 var requestNumber atomic.Uint64
 
 // readAnswer reads one answer on an open connection.

@@ -20,12 +20,12 @@ const (
 	// DefaultCoalesce is the shortest time between two changes of the rules. After a quiet time,
 	// the first change happens at once.
 	DefaultCoalesce = 20 * time.Millisecond
-	// syncPauseFactor limits the CPU usage: after a change, the pause is at least this many times the
-	// duration of the change. Otherwise thousands of exposed instances with frequent changes
+	// syncPauseFactor limits the CPU usage: after a change, the pause is at least this many times
+	// the duration of the change. Otherwise thousands of exposed instances with frequent changes
 	// would use a whole CPU.
 	syncPauseFactor = 2
-	// checkPauseFactor limits checks to a twentieth of one CPU, on a machine with so many rules, from any
-	// program, that reading them takes long.
+	// checkPauseFactor limits checks to a twentieth of one CPU, on a machine with so many rules,
+	// from any program, that reading them takes long.
 	checkPauseFactor = 20
 	// firstCheckDelay is the time between a change of the rules and their first check.
 	firstCheckDelay = time.Second

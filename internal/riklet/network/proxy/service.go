@@ -38,8 +38,8 @@ func (f *servicePort) name() string {
 	return fmt.Sprintf("%s/%s/%s/%d", f.service.Namespace, f.service.Workload, f.protocol, f.port)
 }
 
-// servicePorts returns the ports that this node makes reachable, in a fixed order. If two services want
-// the same port, the first by name gets it. The controller does not let that happen for long.
+// servicePorts returns the ports that this node makes reachable, in a fixed order. If two services
+// want the same port, the first by name gets it. The controller does not let that happen for long.
 func servicePorts(in Input) []servicePort {
 	if !in.active() {
 		return nil

@@ -382,9 +382,9 @@ func TestPrivilegedReservedPortsStayFree(t *testing.T) {
 	})
 }
 
-// TestPrivilegedUnknownClients checks a machine of the LAN that has a route to the cluster's ranges.
-// It reaches neither instances nor virtual addresses nor the name server, and its tunnel packets
-// are dropped. It reaches exposed ports. An allowed machine reaches everything.
+// TestPrivilegedUnknownClients checks a machine of the LAN that has a route to the cluster's
+// ranges. It reaches neither instances nor virtual addresses nor the name server, and its tunnel
+// packets are dropped. It reaches exposed ports. An allowed machine reaches everything.
 func TestPrivilegedUnknownClients(t *testing.T) {
 	variants(t, func(t *testing.T, w *world, program string) {
 		w.nodeA.run(program, "-P", "FORWARD", "ACCEPT")

@@ -43,8 +43,8 @@ func (e *Execution) Run(ctx context.Context) (int, error) {
 	return e.run(ctx)
 }
 
-// RunOrAbandon is Run for a command that is a process of the instance. It also returns when ctx ends:
-// a process of a suspended instance does not die of a signal until the instance resumes.
+// RunOrAbandon is Run for a command that is a process of the instance. It also returns when ctx
+// ends: a process of a suspended instance does not die of a signal until the instance resumes.
 func (e *Execution) RunOrAbandon(ctx context.Context) (int, error) {
 	type result struct {
 		code int

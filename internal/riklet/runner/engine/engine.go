@@ -117,8 +117,8 @@ type Sessions interface {
 	// Usage returns counters that the instance's cgroup does not have. It returns nil if there are
 	// none, or if they are not available within half a second.
 	Usage(r Running) *instance.VMUsage
-	// EndLeftoverCommands ends the commands that an earlier riklet executed in the containers. It is called
-	// before the first Exec, for each instance that was found running.
+	// EndLeftoverCommands ends the commands that an earlier riklet executed in the containers. It
+	// is called before the first Exec, for each instance that was found running.
 	EndLeftoverCommands(uid string, containers []string)
 }
 

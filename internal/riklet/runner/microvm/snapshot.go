@@ -129,8 +129,8 @@ const (
 	deviceMemoryBytes = 64 << 20
 )
 
-// checkSnapshotSpace rejects a snapshot that might fill the disk. Memory that the guest has never used
-// occupies no space in a snapshot, but only the VMM knows its size.
+// checkSnapshotSpace rejects a snapshot that might fill the disk. Memory that the guest has never
+// used occupies no space in a snapshot, but only the VMM knows its size.
 func checkSnapshotSpace(dir string, memoryBytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -215,8 +215,8 @@ func sizesIn(dir string) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// usedSnapshotError marks an error that occurred after the snapshot was used, when the guest may have
-// continued.
+// usedSnapshotError marks an error that occurred after the snapshot was used, when the guest may
+// have continued.
 func (v *sandbox) usedSnapshotError(err error) error {
 	if err == nil || !v.Restore {
 		return err

@@ -18,8 +18,8 @@ import (
 // the time at which the command began, and the PID file that the runtime writes for its process.
 const execPrefix = "exec-"
 
-// EndLeftoverCommands ends the commands that an earlier riklet process executed in an instance's containers.
-// Their sessions ended with that process.
+// EndLeftoverCommands ends the commands that an earlier riklet process executed in an instance's
+// containers. Their sessions ended with that process.
 func (e *pods) EndLeftoverCommands(uid string, containers []string) {
 	for _, container := range containers {
 		dirs, err := filepath.Glob(filepath.Join(e.dirs.Bundle(uid, container), execPrefix+"*"))
@@ -64,8 +64,8 @@ func begin(dir string) error {
 	return os.WriteFile(filepath.Join(dir, beganFile), []byte(now.String()), 0o600)
 }
 
-// leftoverCommand returns the process of the command with that directory, if it still runs. Nothing is
-// known of a command of a riklet that did not save when it began the command.
+// leftoverCommand returns the process of the command with that directory, if it still runs. Nothing
+// is known of a command of a riklet that did not save when it began the command.
 func leftoverCommand(dir string) (pid int, ok bool) {
 	pidFile := filepath.Join(dir, "pid")
 	pid, ok = notedProcess(pidFile)

@@ -29,8 +29,8 @@ func TestStartedWithin(t *testing.T) {
 	}
 }
 
-// TestLeftoversAndTheClock checks that a command of an earlier agent is recognized, and that a later
-// process with its PID is not, whatever the wall clock was while the command began.
+// TestLeftoversAndTheClock checks that a command of an earlier agent is recognized, and that a
+// later process with its PID is not, whatever the wall clock was while the command began.
 func TestLeftoversAndTheClock(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": 24 * time.Hour, "behind": -24 * time.Hour} {

@@ -183,8 +183,8 @@ func runcVersion(out string) (version [3]int, ok bool) {
 	return version, true
 }
 
-// isSafeVersion reports whether a runc version has the fixes of November 2025, by the first fixed release
-// of each branch.
+// isSafeVersion reports whether a runc version has the fixes of November 2025, by the first fixed
+// release of each branch.
 func isSafeVersion(v [3]int) bool {
 	switch {
 	case v[0] != 1:

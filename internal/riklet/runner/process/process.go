@@ -1,8 +1,8 @@
-// Package process is the engine for Apps: it runs plain processes on the node. A process has its own
-// cgroup and the instance's network. By default, no other process has its user.
+// Package process is the engine for Apps: it runs plain processes on the node. A process has its
+// own cgroup and the instance's network. By default, no other process has its user.
 //
-// An App's files are an overlay over an unpacked archive, or a directory of the node. Its main types
-// are apps, which is the engine, and attempt, which is one start of an App.
+// An App's files are an overlay over an unpacked archive, or a directory of the node. Its main
+// types are apps, which is the engine, and attempt, which is one start of an App.
 package process
 
 import (

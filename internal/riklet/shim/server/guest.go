@@ -97,8 +97,8 @@ func (l *line) endOf(e guest.Exit, err error) end {
 	return end{code: e.Code, oomKilled: e.OOMKilled}
 }
 
-// withChannelError adds the end of the channel to an error, if that is why a stream failed. The stream
-// itself only ends.
+// withChannelError adds the end of the channel to an error, if that is why a stream failed. The
+// stream itself only ends.
 func (l *line) withChannelError(err error) error {
 	select {
 	case <-l.session.Done():

@@ -137,8 +137,8 @@ func (s *suite) prepare(t *testing.T) {
 	s.reportsUnreadableFile(t)
 }
 
-// reportsUnreadableFile checks that a file that the VMM's user cannot read is refused before the VMM
-// starts, with the file's name.
+// reportsUnreadableFile checks that a file that the VMM's user cannot read is refused before the
+// VMM starts, with the file's name.
 func (s *suite) reportsUnreadableFile(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Log("not root: the VMM reads what the test reads")

@@ -13,8 +13,8 @@ import (
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
-// TestReadingAnArchiveReportsProgress checks that reading an archive is reported as a step before its
-// layers.
+// TestReadingAnArchiveReportsProgress checks that reading an archive is reported as a step before
+// its layers.
 func TestReadingAnArchiveReportsProgress(t *testing.T) {
 	t.Parallel()
 	spec := ociimage.Spec{Files: map[string]ociimage.File{"f": {Content: bytes.Repeat([]byte("rik"), 100_000)}}}

@@ -35,8 +35,8 @@ func ApplyTar(ctx context.Context, root string, stream io.Reader, budget *Budget
 	return newPlain(root, budget, form).tar(ctx, stream)
 }
 
-// applyPlainEntry makes a file owned by root and readable by all users, without further permissions. It
-// skips entries other than files, directories and links.
+// applyPlainEntry makes a file owned by root and readable by all users, without further
+// permissions. It skips entries other than files, directories and links.
 func applyPlainEntry(hdr *tar.Header) (skip bool) {
 	if hdr.Typeflag == tar.TypeFifo {
 		return true
