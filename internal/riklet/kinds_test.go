@@ -24,7 +24,7 @@ func TestProbeOfABusyMachineIsRetried(t *testing.T) {
 			return nil
 		}
 		if !retryProbe(t.Context(), probe, func(_ error, pause time.Duration) { pauses = append(pauses, pause) }) {
-			t.Error("untilAble() = false, want true")
+			t.Error("retryProbe() = false, want true")
 		}
 		const m = time.Minute
 		if diff := cmp.Diff([]time.Duration{0, 2 * m, 6 * m, 14 * m, 30 * m, 62 * m, 122 * m, 182 * m}, asked); diff != "" {
@@ -45,7 +45,7 @@ func TestProbingEndsWithTheAgent(t *testing.T) {
 		began := time.Now()
 		never := func(context.Context) error { return errors.New("no guest boots") }
 		if retryProbe(ctx, never, func(error, time.Duration) {}) {
-			t.Error("untilAble() = true, want false")
+			t.Error("retryProbe() = true, want false")
 		}
 		if took := time.Since(began); took != time.Second {
 			t.Errorf("it ended after %v, want the second until the end of ctx", took)

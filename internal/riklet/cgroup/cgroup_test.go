@@ -67,7 +67,7 @@ func TestRemaining(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if diff := cmp.Diff(tc.want, tc.layout.remaining(tc.own)); diff != "" {
-				t.Errorf("left() (-want +got):\n%s", diff)
+				t.Errorf("remaining() (-want +got):\n%s", diff)
 			}
 		})
 	}

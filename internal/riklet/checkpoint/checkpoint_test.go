@@ -30,7 +30,7 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 		want error
 	}{{0, nil}, {3, nil}, {3, nil}, {2, ErrLowerTerm}, {4, nil}, {3, ErrLowerTerm}} {
 		if err := l.AcceptTerm(step.term); !errors.Is(err, step.want) {
-			t.Errorf("Obey(%d) = %v, want %v", step.term, err, step.want)
+			t.Errorf("AcceptTerm(%d) = %v, want %v", step.term, err, step.want)
 		}
 	}
 	again := open(t, path)
@@ -38,7 +38,7 @@ func TestObeyKeepsTheHighestTerm(t *testing.T) {
 		t.Errorf("Term() after a restart = %d, want 4", again.Term())
 	}
 	if err := again.AcceptTerm(3); !errors.Is(err, ErrLowerTerm) {
-		t.Errorf("Obey(3) after a restart = %v, want ErrLowerTerm", err)
+		t.Errorf("AcceptTerm(3) after a restart = %v, want ErrLowerTerm", err)
 	}
 }
 
@@ -69,12 +69,12 @@ func TestTermsBelongToOneCluster(t *testing.T) {
 		l = open(t, path)
 		moved, err := l.SetCluster(step.cluster)
 		if moved != step.moved || err != nil || l.Term() != step.term {
-			t.Errorf("Belong(%v) = %v, %v, then term %d, want %v and %d", step.cluster, moved, err, l.Term(), step.moved, step.term)
+			t.Errorf("SetCluster(%v) = %v, %v, then term %d, want %v and %d", step.cluster, moved, err, l.Term(), step.moved, step.term)
 		}
 	}
 	l = open(t, path)
 	if err := l.AcceptTerm(1); err != nil || len(l.Fenced()) != 0 {
-		t.Errorf("Obey(1) of the new cluster = %v, still fenced: %v", err, l.Fenced())
+		t.Errorf("AcceptTerm(1) of the new cluster = %v, still fenced: %v", err, l.Fenced())
 	}
 }
 
@@ -155,16 +155,16 @@ func TestUnwritableCheckpointStillCounts(t *testing.T) {
 	path := filepath.Join(dir, "ledger.json")
 	l := open(t, path)
 	if err := l.AcceptTerm(3); err == nil || errors.Is(err, ErrLowerTerm) {
-		t.Errorf("Obey(3) = %v, want an error of the disk", err)
+		t.Errorf("AcceptTerm(3) = %v, want an error of the disk", err)
 	}
 	if err := l.AcceptTerm(2); !errors.Is(err, ErrLowerTerm) {
-		t.Errorf("Obey(2) = %v, want ErrLowerTerm", err)
+		t.Errorf("AcceptTerm(2) = %v, want ErrLowerTerm", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.AcceptTerm(3); err != nil || open(t, path).Term() != 3 {
-		t.Errorf("Obey(3) with room again = %v, want it kept", err)
+		t.Errorf("AcceptTerm(3) with room again = %v, want it kept", err)
 	}
 }
 

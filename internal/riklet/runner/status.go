@@ -163,7 +163,7 @@ func (c *container) render(s state.Container, now time.Time) rikv1alpha1.Contain
 		again := restarts(policy, v) && (!c.init || !succeeded(v))
 		if again && !over {
 			status.State, status.LastState = rikv1alpha1.ContainerWaiting, s.Last.DeepCopy()
-			if !waitingFor(s.Reason) {
+			if !isWaitingReason(s.Reason) {
 				status.Reason, status.Message = reasonCrashLoop, crashMessage(s)
 			}
 		}
@@ -176,9 +176,9 @@ func (c *container) render(s state.Container, now time.Time) rikv1alpha1.Contain
 	return status
 }
 
-// heldUpBy reports whether a reason means that a container cannot start. Other reasons mean that
-// its last run has ended.
-func waitingFor(reason string) bool {
+// isWaitingReason reports whether a reason means that a container cannot start. Other reasons mean
+// that its last run has ended.
+func isWaitingReason(reason string) bool {
 	return reason == reasonImagePull || reason == reasonConfig || reason == reasonStart
 }
 

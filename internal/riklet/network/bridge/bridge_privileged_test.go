@@ -199,10 +199,10 @@ func TestPrivilegedHostIsRead(t *testing.T) {
 	}
 	s := NewSwitch(b, nil)
 	if err := s.Configure(t.Context(), someSettings); !errors.Is(err, ErrOverlap) || !strings.Contains(err.Error(), "lan") {
-		t.Errorf("Configure() = %v, want ErrClash", err)
+		t.Errorf("Configure() = %v, want ErrOverlap", err)
 	}
 	if err := s.Ready(); !errors.Is(err, ErrOverlap) || !errors.Is(err, instance.ErrNetworkNotReady) {
-		t.Errorf("Ready() = %v, want ErrClash and ErrNetworkNotReady", err)
+		t.Errorf("Ready() = %v, want ErrOverlap and ErrNetworkNotReady", err)
 	}
 	if left := host.devices(); !slices.Equal(left, []string{"lan"}) {
 		t.Errorf("devices = %v, want nothing made", left)

@@ -27,8 +27,8 @@ type Use struct {
 	Device   string // may be empty, for example for a blackhole
 	Protocol int    // of a route
 	Address  bool   // an address with the prefix length of its network
-	// Beyond is true for a route that does not lead to a link shared with other machines. Such a
-	// route uses a gateway or a point-to-point device such as a VPN's, or it drops packets.
+	// CrossesGateway is true for a route that does not lead to a link shared with other machines.
+	// Such a route uses a gateway or a point-to-point device such as a VPN's, or it drops packets.
 	CrossesGateway bool
 }
 

@@ -86,17 +86,17 @@ func TestOverlap(t *testing.T) {
 			t.Parallel()
 			err := CheckOverlap("rik0", ranges, tc.host)
 			if (err != nil) != (len(tc.want) > 0) || (err != nil && !errors.Is(err, ErrOverlap)) {
-				t.Fatalf("Clash() = %v, want %q", err, tc.want)
+				t.Fatalf("CheckOverlap() = %v, want %q", err, tc.want)
 			}
 			for _, part := range tc.want {
 				if !strings.Contains(err.Error(), part) {
-					t.Errorf("Clash() = %v, want %q in it", err, part)
+					t.Errorf("CheckOverlap() = %v, want %q in it", err, part)
 				}
 			}
 		})
 	}
 	if err := CheckOverlap("rik0", ranges, []Use{address, address}); strings.Count(err.Error(), "eth0") != 1 {
-		t.Errorf("Clash() = %v, want one and the same use named once", err)
+		t.Errorf("CheckOverlap() = %v, want one and the same use named once", err)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestCheckSnapshotSpace(t *testing.T) {
 			t.Parallel()
 			err := checkSpace(tc.free, tc.size, tc.memory)
 			if (err == nil) != tc.fits {
-				t.Errorf("roomIn(%d, %d, %d) = %v, want fits: %v", tc.free, tc.size, tc.memory, err, tc.fits)
+				t.Errorf("checkSpace(%d, %d, %d) = %v, want fits: %v", tc.free, tc.size, tc.memory, err, tc.fits)
 			}
 			if err != nil && !strings.Contains(err.Error(), "suspend it in memory") {
 				t.Errorf("%v names no way out", err)

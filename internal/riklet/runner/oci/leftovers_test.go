@@ -50,7 +50,7 @@ func TestLeftoversAndTheClock(t *testing.T) {
 			})
 			note(t, dir, strconv.Itoa(c.Process.Pid), ahead)
 			if pid, ok := leftoverCommand(dir); !ok || pid != c.Process.Pid {
-				t.Errorf("strayIn() = %d, %v, want %d", pid, ok, c.Process.Pid)
+				t.Errorf("leftoverCommand() = %d, %v, want %d", pid, ok, c.Process.Pid)
 			}
 			// An earlier command had the PID of this process.
 			now, err := uptime()
@@ -75,11 +75,11 @@ func TestLeftoversWithoutATime(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "pid"), strconv.Itoa(os.Getpid()))
 	if pid, ok := leftoverCommand(dir); ok {
-		t.Errorf("strayIn() = %d without the time at which the command began", pid)
+		t.Errorf("leftoverCommand() = %d without the time at which the command began", pid)
 	}
 	write(t, filepath.Join(dir, beganFile), "soon")
 	if pid, ok := leftoverCommand(dir); ok {
-		t.Errorf("strayIn() = %d with a time that is none", pid)
+		t.Errorf("leftoverCommand() = %d with a time that is none", pid)
 	}
 }
 
