@@ -111,7 +111,7 @@ func (a *Attempt) RemoveCgroup(ctx context.Context) error {
 	return a.Node.Cgroups.Destroy(ctx, a.Cgroup())
 }
 
-// CallOff cancels a start that is under way. The runner then undoes the start, as after any failed
+// Cancel cancels a start that is under way. The runner then undoes the start, as after any failed
 // start.
 func Cancel(ctx context.Context, client *shim.Client, container string) {
 	ctx, cancel := context.WithTimeout(ctx, cancelTimeout)
