@@ -31,7 +31,7 @@ func TestProbeOfABusyMachineIsRetried(t *testing.T) {
 			t.Errorf("asked (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]time.Duration{2 * m, 4 * m, 8 * m, 16 * m, 32 * m, 60 * m, 60 * m}, pauses); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+			t.Errorf("reported (-want +got):\n%s", diff)
 		}
 	})
 }

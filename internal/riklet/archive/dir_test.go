@@ -349,7 +349,7 @@ func TestGetRefuses(t *testing.T) {
 	} {
 		_, err := d.Get(t.Context(), "app-1", Request{Repo: tc.repo, Version: tc.version})
 		if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("Get(%q, %q) = %v, want %v that says %q", tc.repo, tc.version, err, tc.want, tc.says)
+			t.Errorf("Get(%q, %q) = %v, want %v with the text %q", tc.repo, tc.version, err, tc.want, tc.says)
 		}
 	}
 	if _, err := d.Get(t.Context(), "../x", Request{Repo: s.URL + "/traversal"}); err == nil {

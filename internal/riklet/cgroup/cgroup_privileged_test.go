@@ -88,16 +88,16 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 		}
 	}
 	// This process uses memory until it is killed.
-	eater := exec.Command("/bin/sh", "-c", "read go; tail /dev/zero")
-	stdin, err := eater.StdinPipe()
+	memoryUser := exec.Command("/bin/sh", "-c", "read go; tail /dev/zero")
+	stdin, err := memoryUser.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := eater.Start(); err != nil {
+	if err := memoryUser.Start(); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range procs {
-		if err := os.WriteFile(file, []byte(fmt.Sprint(eater.Process.Pid)), 0); err != nil {
+		if err := os.WriteFile(file, []byte(fmt.Sprint(memoryUser.Process.Pid)), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +107,7 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 		}
 	}
 	_, _ = stdin.Write([]byte("go\n"))
-	if err := eater.Wait(); err == nil {
+	if err := memoryUser.Wait(); err == nil {
 		t.Error("it had all the memory it wanted")
 	}
 	if layout.OOMKills(parent+"/one") == 0 {
@@ -131,7 +131,7 @@ func TestPrivilegedCreateBoundsFreezesAndDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := layout.Freeze(parent+"/one", false); err != nil {
-		t.Errorf("Freeze(false) of what is gone = %v", err)
+		t.Errorf("Freeze(false) of a removed group = %v", err)
 	}
 }
 

@@ -91,7 +91,7 @@ func TestNoHierarchyHasANextStep(t *testing.T) {
 	err = layout.check()
 	for _, want := range []string{"no mounted cgroup hierarchy", "nsenter --net", "mount -t cgroup2"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("check() = %v, want it to say %q", err, want)
+			t.Errorf("check() = %v, want the text %q in it", err, want)
 		}
 	}
 	for _, fine := range []Layout{{Unified: "/sys/fs/cgroup"}, {V1: map[string]string{"cpu": "/cpu"}}} {

@@ -275,7 +275,7 @@ func TestAControllerOfAnotherVersionIsRefused(t *testing.T) {
 		}
 		for _, want := range []string{`node "n1"`, "v1", "v2", "install rik v1 on the node"} {
 			if !strings.Contains(fmt.Sprint(err), want) {
-				t.Errorf("session() = %v, want it to say %q", err, want)
+				t.Errorf("session() = %v, want the text %q in it", err, want)
 			}
 		}
 	})

@@ -55,7 +55,7 @@ func TestTakeReleaseCollect(t *testing.T) {
 			t.Fatal(err)
 		}
 		if data, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || string(data) != "x" {
-			t.Fatalf("the thing has %q, %v", data, err)
+			t.Fatalf("the item has %q, %v", data, err)
 		}
 	}
 	if users, err := s.Users(); err != nil || !cmp.Equal(users, []string{"a", "b"}) {
@@ -92,7 +92,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 		t.Errorf("pinned by %v", users)
 	}
 	if _, ok, err := s.Pin("a", "k"); ok || err != nil {
-		t.Errorf("Pin = %v, %v; want no thing", ok, err)
+		t.Errorf("Pin = %v, %v; want no item", ok, err)
 	}
 	if users, _ := s.Users(); len(users) != 0 {
 		t.Errorf("pinned by %v", users)

@@ -98,7 +98,7 @@ func TestPrivilegedFromImageMounts(t *testing.T) {
 		t.Errorf("etc/motd is %q, %v", data, err)
 	}
 	if _, err := os.Lstat(filepath.Join(root, "etc/gone")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that the image hides is there: %v", err)
+		t.Errorf("a file that the image hides exists: %v", err)
 	}
 	if info, err := os.Stat(filepath.Join(root, "bin/app")); err != nil || info.Mode() != 0o755 {
 		t.Errorf("bin/app is %v, %v", info, err)

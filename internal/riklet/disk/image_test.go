@@ -69,7 +69,7 @@ func TestFromImageKeepsTheTree(t *testing.T) {
 		"show_super_stats -h": "metadata_csum",
 	} {
 		if out := ask(t, got.Path, question); !strings.Contains(out, says) {
-			t.Errorf("%s does not say %q:\n%s", question, says, out)
+			t.Errorf("%s does not contain %q:\n%s", question, says, out)
 		}
 	}
 	if out := ask(t, got.Path, "ls /"); strings.Contains(out, "lost+found") {

@@ -204,7 +204,7 @@ func TestFunctionRootFault15(t *testing.T) {
 	gets := s.gets.Load()
 	get("vm-5", "/file", sumOf(first), "1")
 	if s.gets.Load() != gets {
-		t.Error("the server was asked for what is here")
+		t.Error("the server received a request for content that is stored")
 	}
 	if _, err := d.FromURL(t.Context(), "vm-6", URLRequest{URL: s.URL + "/file", SHA256: strings.Repeat("0", 64)}); !errors.Is(err, ErrDigest) {
 		t.Errorf("another checksum: %v, want %v", err, ErrDigest)
@@ -366,7 +366,7 @@ func TestFromURLRefusesHostileRoots(t *testing.T) {
 			})
 			_, err := d.FromURL(t.Context(), "vm-1", URLRequest{URL: s.URL + "/file"})
 			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("FromURL = %v, want %v that says %q", err, tc.want, tc.says)
+				t.Errorf("FromURL = %v, want %v with the text %q", err, tc.want, tc.says)
 			}
 			requireClean(t, d, 0)
 			if users, _ := d.Users(); len(users) != 0 {
@@ -397,7 +397,7 @@ func TestFromURLRefusesHostileServers(t *testing.T) {
 				}
 			}
 		}, ErrTooLarge, "the server sent more than"},
-		{"stands still", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, nil, "the server sent no data"},
+		{"sends nothing more", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, nil, "the server sent no data"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -409,7 +409,7 @@ func TestFromURLRefusesHostileServers(t *testing.T) {
 			})
 			_, err := d.FromURL(t.Context(), "vm-1", URLRequest{URL: s.URL + "/?token=secret"})
 			if err == nil || (tc.want != nil && !errors.Is(err, tc.want)) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "secret") {
-				t.Errorf("FromURL = %v, want %v that says %q", err, tc.want, tc.says)
+				t.Errorf("FromURL = %v, want %v with the text %q", err, tc.want, tc.says)
 			}
 			requireClean(t, d, 0)
 		})

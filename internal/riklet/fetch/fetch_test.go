@@ -99,7 +99,7 @@ func TestHostileServers(t *testing.T) {
 	}{
 		{"never ends", forever, nil, "", ErrTooLarge, "more than 1048576 bytes"},
 		{"sends single bytes forever", drip, func(c *Config) { c.Bytes, c.Time = 1<<40, 200*time.Millisecond }, "", ErrTimeout, "200ms"},
-		{"stands still", func(w http.ResponseWriter, r *http.Request) {
+		{"sends nothing more", func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, "x")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
@@ -138,10 +138,10 @@ func TestHostileServers(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "f")
 			_, err := f.Get(t.Context(), Request{URL: s.URL + "/x?token=secret", Path: path, SHA256: tc.sum})
 			if err == nil || (tc.want != nil && !errors.Is(err, tc.want)) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Get = %v, want %v that says %q", err, tc.want, tc.says)
+				t.Errorf("Get = %v, want %v with the text %q", err, tc.want, tc.says)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("%q tells a secret", err)
+				t.Errorf("%q contains a secret", err)
 			}
 			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("a file stays: %v", err)

@@ -105,7 +105,7 @@ func TestBrokenConnections(t *testing.T) {
 			}
 			if tc.fails != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.fails) || strings.Contains(err.Error(), "secret") {
-					t.Errorf("Get = %v, want an error that says %q", err, tc.fails)
+					t.Errorf("Get = %v, want an error with the text %q", err, tc.fails)
 				}
 				if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("a file stays: %v", err)
@@ -153,7 +153,7 @@ func TestStalledDownload(t *testing.T) {
 			w := &progress.Work{}
 			_, err := f.Get(progress.With(t.Context(), w), Request{URL: s.URL + "/x", Path: filepath.Join(t.TempDir(), "f")})
 			if !errors.Is(err, ErrStalled) || !strings.Contains(err.Error(), tc.fails) {
-				t.Errorf("Get = %v, want %v that says %q", err, ErrStalled, tc.fails)
+				t.Errorf("Get = %v, want %v with the text %q", err, ErrStalled, tc.fails)
 			}
 			if said := w.Progress(); !strings.Contains(said.String(), "downloading "+s.URL+"/x"+tc.said) || said.Stall != 2*time.Second {
 				t.Errorf("the progress is %q", said)

@@ -107,7 +107,7 @@ func testClock(t *testing.T, g guest.Guest, set, reported time.Time) {
 	latest := set.Add(time.Since(reported)).Unix() + 1
 	var now int64
 	if _, err := fmt.Sscan(got.stdout, &now); err != nil || now < set.Unix() || now > latest {
-		t.Errorf("the guest's clock says %q, want from %d to %d", got.stdout, set.Unix(), latest)
+		t.Errorf("the guest's clock shows %q, want from %d to %d", got.stdout, set.Unix(), latest)
 	}
 }
 
@@ -276,7 +276,7 @@ func testLimits(t *testing.T, g guest.Guest) {
 // reads fail.
 func lines(t *testing.T) (*bufio.Reader, io.Writer) {
 	r, w := io.Pipe()
-	silent := time.AfterFunc(timeout, func() { _ = w.CloseWithError(errors.New("the process says nothing")) })
+	silent := time.AfterFunc(timeout, func() { _ = w.CloseWithError(errors.New("the process printed nothing")) })
 	t.Cleanup(func() { silent.Stop() })
 	return bufio.NewReader(r), w
 }
@@ -290,7 +290,7 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 		t.Fatal(err)
 	}
 	if line, err := said.ReadString('\n'); line != "up\n" {
-		t.Fatalf("the process says %q, %v", line, err)
+		t.Fatalf("the process printed %q, %v", line, err)
 	}
 	if r.PID() <= 1 {
 		t.Errorf("PID() = %d", r.PID())
@@ -323,7 +323,7 @@ func testSignalAndExec(t *testing.T, g guest.Guest) {
 		t.Fatal(err)
 	}
 	if line, err := said.ReadString('\n'); line != "stopping\n" {
-		t.Errorf("after SIGTERM it says %q, %v", line, err)
+		t.Errorf("after SIGTERM it printed %q, %v", line, err)
 	}
 	if exit, err := r.Wait(); err != nil || exit != (guest.Exit{Code: 3}) {
 		t.Errorf("Wait() = %+v, %v", exit, err)
@@ -373,7 +373,7 @@ func testTerminal(t *testing.T, g guest.Guest) {
 	read := func(want string) {
 		t.Helper()
 		if line, err := said.ReadString('\n'); line != want+"\r\n" {
-			t.Fatalf("the terminal says %q, %v, want %q", line, err, want)
+			t.Fatalf("the terminal printed %q, %v, want %q", line, err, want)
 		}
 	}
 	read("/dev/pts/0")
@@ -440,7 +440,7 @@ func testThaw(t *testing.T, g guest.Guest) {
 	}
 	var now int64
 	if _, err := fmt.Sscan(rest, &now); err != nil || now < later.Unix() || now > later.Unix()+int64(timeout.Seconds()) {
-		t.Errorf("the clock says %q, want %d", rest, later.Unix())
+		t.Errorf("the clock shows %q, want %d", rest, later.Unix())
 	}
 }
 
@@ -476,7 +476,7 @@ func testShutdown(t *testing.T, m *vm) {
 			t.Errorf("the VMM ended: %v", err)
 		}
 	case <-time.After(timeout):
-		t.Error("the VMM goes on after a shutdown")
+		t.Error("the VMM continues after a shutdown")
 	}
 	<-m.session.Done()
 	if err := m.guest.Health(t.Context()); err == nil {

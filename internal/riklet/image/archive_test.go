@@ -235,7 +235,7 @@ func TestArchiveRefusesHostileContent(t *testing.T) {
 			t.Parallel()
 			_, err := unpackBytes(t, tc.data, ArchiveShared, tc.limits)
 			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("UnpackArchive = %v, want %v that says %q", err, tc.want, tc.says)
+				t.Errorf("UnpackArchive = %v, want %v with the text %q", err, tc.want, tc.says)
 			}
 		})
 	}

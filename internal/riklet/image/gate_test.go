@@ -82,10 +82,10 @@ func TestPullIsNotRedirectedToPrivateAddresses(t *testing.T) {
 		s := open(t, func(c *Config) { c.AllowNetworks, c.RegistriesConf = nil, named(t, host) })
 		_, err := s.Pull(t.Context(), PullRequest{Reference: host + "/app:v1"})
 		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v, want %v that says %q", name, err, ErrRefused, tc.says)
+			t.Errorf("%s: %v, want %v with the text %q", name, err, ErrRefused, tc.says)
 		}
 		if err != nil && (strings.Contains(err.Error(), "socks") || !strings.Contains(err.Error(), "registries.conf")) {
-			t.Errorf("%s: %v, want the next step, and nothing of the tunnel", name, err)
+			t.Errorf("%s: %v, want the next step, and no text about the tunnel", name, err)
 		}
 	}
 	if n := asked.Load(); n != 0 {
@@ -111,7 +111,7 @@ func TestPullFromLoopbackNeedsPermission(t *testing.T) {
 	for _, host := range []string{host, byName} {
 		_, err := none.Pull(t.Context(), PullRequest{Reference: host + "/app:v1"})
 		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "--allow-fetch") {
-			t.Errorf("%s: %v, want %v that says how to allow it", host, err, ErrRefused)
+			t.Errorf("%s: %v, want %v with the way to allow it", host, err, ErrRefused)
 		}
 	}
 	if n := asked.Load(); n != 0 {

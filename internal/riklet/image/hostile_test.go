@@ -108,7 +108,7 @@ func TestPullRefusesHostileLayers(t *testing.T) {
 			}
 			for _, want := range []string{tc.says, "layer 3"} {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
+					t.Errorf("%q does not contain %q", err, want)
 				}
 			}
 			requireNothingLeft(t, s, 0)
@@ -155,7 +155,7 @@ func TestPullReportsSkippedDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(filepath.Join(img.Layers[2], "dev/sda")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the device is there (%v)", err)
+		t.Errorf("the device exists (%v)", err)
 	}
 	if !strings.Contains(log.String(), "device nodes left out") || !strings.Contains(log.String(), "dev/sda") {
 		t.Errorf("the log does not name it:\n%s", log)
@@ -268,7 +268,7 @@ func TestPullRefusesDamagedContent(t *testing.T) {
 			s := open(t, nil)
 			_, err = s.Pull(t.Context(), PullRequest{Reference: ref})
 			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Pull = %v, want %v that says %q", err, tc.want, tc.says)
+				t.Errorf("Pull = %v, want %v with the text %q", err, tc.want, tc.says)
 			}
 			requireNothingLeft(t, s, 0)
 		})

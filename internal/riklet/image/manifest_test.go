@@ -127,7 +127,7 @@ func TestPullRefusesWrongSizes(t *testing.T) {
 			s := open(t, nil)
 			_, err := s.Pull(t.Context(), PullRequest{Reference: ref})
 			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says(changed)) {
-				t.Errorf("Pull = %v, want %v that says %q", err, tc.want, tc.says(changed))
+				t.Errorf("Pull = %v, want %v with the text %q", err, tc.want, tc.says(changed))
 			}
 			requireNothingLeft(t, s, 0)
 		})

@@ -115,7 +115,7 @@ func names(t *testing.T, dir string) []string {
 	var names []string
 	for _, e := range entries {
 		if _, err := os.Lstat(filepath.Join(dir, e.Name())); err != nil {
-			t.Errorf("%s has a ghost: %v", dir, err)
+			t.Errorf("%s lists a file that does not exist: %v", dir, err)
 		}
 		names = append(names, e.Name())
 	}
@@ -202,7 +202,7 @@ func TestPrivilegedMountAndUnmountAreIdempotent(t *testing.T) {
 		t.Errorf("%d mounts at %s after Unmount, want none", n, root)
 	}
 	if got := read(t, mount(t, s, "pod-1.app", img), "kept"); got != "yes" {
-		t.Errorf("what was kept reads %q", got)
+		t.Errorf("the kept file contains %q", got)
 	}
 	for range 2 {
 		if err := s.Unmount(t.Context(), "pod-1.app", false); err != nil {
@@ -250,7 +250,7 @@ func TestPrivilegedMountRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(mount(t, s, "x", other), "old")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what was written over one image shows over another (%v)", err)
+		t.Errorf("a file written over one image is visible over another (%v)", err)
 	}
 }
 

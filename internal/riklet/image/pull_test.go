@@ -163,7 +163,7 @@ func TestPullFollowsThePolicy(t *testing.T) {
 	s := open(t, nil)
 	dir, ref, first := layout(t, small())
 	if _, err := s.Pull(t.Context(), PullRequest{Reference: ref, Policy: v1alpha1.PullNever}); !errors.Is(err, ErrNotPresent) {
-		t.Fatalf("Never, before it is there: %v, want %v", err, ErrNotPresent)
+		t.Fatalf("Never, before the image is present: %v, want %v", err, ErrNotPresent)
 	}
 	pull := func(p v1alpha1.PullPolicy) string {
 		t.Helper()
@@ -183,7 +183,7 @@ func TestPullFollowsThePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := pull(v1alpha1.PullNever); got != first {
-		t.Errorf("policy Never gives %s, want what is here, %s", got, first)
+		t.Errorf("policy Never gives %s, want the present image, %s", got, first)
 	}
 	if got := pull(v1alpha1.PullAlways); got != second {
 		t.Errorf("policy Always gives %s, want the new %s", got, second)
@@ -517,7 +517,7 @@ func TestStalledPullFails(t *testing.T) {
 				t.Errorf("Pull = %v, want %v", err, ErrStalled)
 			}
 			if p := w.Progress(); !strings.Contains(p.String(), "pulling "+host+"/app:v1: ") || !strings.Contains(p.String(), tc.says) || p.Stall != 4*time.Second {
-				t.Errorf("the progress is %q (%+v), want one that says %q", p, p, tc.says)
+				t.Errorf("the progress is %q (%+v), want the text %q in it", p, p, tc.says)
 			}
 			requireNothingLeft(t, s, 0)
 		})
@@ -588,7 +588,7 @@ func TestPullReportsAKilledUnpacker(t *testing.T) {
 			continue
 		}
 		if name == "noisy" && (!strings.Contains(err.Error(), "out of memory") || !strings.Contains(err.Error(), "exit status 3")) {
-			t.Errorf("%s: %v, want what it said and its exit code", name, err)
+			t.Errorf("%s: %v, want its output and its exit code", name, err)
 		}
 		requireNothingLeft(t, s, 0)
 	}
@@ -612,7 +612,7 @@ func TestConfigReportsEveryProblem(t *testing.T) {
 		}
 		for _, want := range tc.says {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("Open(%+v) = %v, which does not say %q", tc.cfg, err, want)
+				t.Errorf("Open(%+v) = %v, which does not contain %q", tc.cfg, err, want)
 			}
 		}
 	}

@@ -194,7 +194,7 @@ func TestJoinRefusals(t *testing.T) {
 			i := open(t, cfg)
 			err := i.Ensure(t.Context())
 			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Ensure() = %v, want %v that says %q", err, tc.want, tc.says)
+				t.Errorf("Ensure() = %v, want %v with the text %q", err, tc.want, tc.says)
 			}
 			if i.Joined() || s.joined() != tc.asked {
 				t.Errorf("joined %t, asked %d times, want not joined and %d", i.Joined(), s.joined(), tc.asked)
@@ -215,7 +215,7 @@ func TestFault20SecondHostOfOneNameIsRefused(t *testing.T) {
 	second := open(t, cfg)
 	err := second.Ensure(t.Context())
 	if !errors.Is(err, ErrNameTaken) || !strings.Contains(err.Error(), "--node-name") || second.Joined() {
-		t.Errorf("Ensure() of a second machine = %v, joined %t, want ErrNameTaken that says what to do", err, second.Joined())
+		t.Errorf("Ensure() of a second machine = %v, joined %t, want ErrNameTaken with the next step", err, second.Joined())
 	}
 	// The first one may join again, for example with a new disk.
 	if err := open(t, s.config(t.TempDir())).Ensure(t.Context()); err != nil {
@@ -397,7 +397,7 @@ func TestIdentityDatedInTheFuture(t *testing.T) {
 			t.Error("an identity that is not valid yet was used although there is a token")
 		}
 		if !strings.Contains(log.String(), "it was issued while a clock was ahead") {
-			t.Errorf("the log says %q", log.String())
+			t.Errorf("the log is %q", log.String())
 		}
 		cfg.Token = jointoken.Token{}
 		if i := open(t, cfg); !i.Joined() || !i.material().isAhead() {

@@ -56,13 +56,13 @@ func (m *Manager) isProven(r *run, now time.Time) bool {
 // prove stops instances that have a fence and no valid proof, and requests proofs. It returns
 // when to check again; zero means never.
 func (m *Manager) prove(now time.Time) (again time.Time) {
-	soonest := map[string]time.Duration{}
+	shortest := map[string]time.Duration{}
 	for _, r := range m.runs {
 		if r.after == 0 || r.stop || r.phase.Ended() || r.phase == rikv1alpha1.InstanceTerminated {
 			continue
 		}
-		if interval := fencing.AskInterval(r.after); soonest[r.home] == 0 || interval < soonest[r.home] {
-			soonest[r.home] = interval
+		if interval := fencing.AskInterval(r.after); shortest[r.home] == 0 || interval < shortest[r.home] {
+			shortest[r.home] = interval
 		}
 		switch state, until := m.fenceState(r, now); {
 		case !r.driven || state == fencing.Free:
@@ -74,7 +74,7 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 			again = earlier(again, until)
 		}
 	}
-	for home, interval := range soonest {
+	for home, interval := range shortest {
 		if next := m.asked[home].Add(interval); now.Before(next) {
 			again = earlier(again, next)
 			continue
@@ -84,7 +84,7 @@ func (m *Manager) prove(now time.Time) (again time.Time) {
 		again = earlier(again, now.Add(interval))
 	}
 	for home := range m.asked {
-		if soonest[home] == 0 {
+		if shortest[home] == 0 {
 			delete(m.asked, home)
 		}
 	}

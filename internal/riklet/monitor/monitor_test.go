@@ -61,7 +61,7 @@ func TestUsageOfANode(t *testing.T) {
 		t.Errorf("usageOf() (-want +got):\n%s", diff)
 	}
 	if got := usageOf(&Reading{MemoryTotal: 1, MemoryAvailable: 2, Disks: make([]Disk, nodev1.MaxDisks+1)}); got.GetMemoryBytes() != 0 || len(got.GetMachine().GetDisks()) != nodev1.MaxDisks {
-		t.Errorf("usageOf() of a strange machine = %v", got)
+		t.Errorf("usageOf() of a machine with unusual values = %v", got)
 	}
 }
 

@@ -114,7 +114,7 @@ func TestPrivilegedUnmount(t *testing.T) {
 	}
 	requireMounts(t, root)
 	if _, err := f.WriteString("still"); err != nil {
-		t.Errorf("writing to what was detached: %v", err)
+		t.Errorf("writing to a detached mount: %v", err)
 	}
 
 	target := filepath.Join(root, "target")
@@ -175,10 +175,10 @@ func TestPrivilegedClear(t *testing.T) {
 			t.Error(err)
 		}
 		if exists(t, filepath.Join(dir, "in")) {
-			t.Errorf("Clear(%s) left what was in it", name)
+			t.Errorf("Clear(%s) left its content", name)
 		}
 		if exists(t, dir) != stays {
-			t.Errorf("after Clear(%s) it is there: %t, want %t", name, !stays, stays)
+			t.Errorf("after Clear(%s) it exists: %t, want %t", name, !stays, stays)
 		}
 	}
 	requireMounts(t, root, filepath.Join(root, "disk"))

@@ -64,7 +64,7 @@ func wantRefused(t *testing.T, what string, p Places, want error, says ...string
 	}
 	for _, text := range says {
 		if !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: Take() = %q, want it to say %q", what, err, text)
+			t.Errorf("%s: Take() = %q, want the text %q in it", what, err, text)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func TestPrivilegedInterruptLeavesNothing(t *testing.T) {
 	}
 	err = cmd.Wait()
 	if code := cmd.ProcessState.ExitCode(); !stopped || code != 1 {
-		t.Errorf("stopped: %t, ended with %v, want a test's failure; it said\n%s", stopped, err, strings.Join(said, "\n"))
+		t.Errorf("stopped: %t, ended with %v, want a test's failure; its output:\n%s", stopped, err, strings.Join(said, "\n"))
 	}
 	if left := traces(n.dir, n.cfg.CgroupParent); len(left) > 0 {
 		t.Errorf("left: %v", left)

@@ -380,7 +380,7 @@ func (n *node) stop(uid string, grace time.Duration) {
 	n.driver.Stop(uid, grace)
 	n.awaitPhase(uid, rikv1alpha1.InstanceTerminated)
 	if left := n.leftOf(uid); len(left) > 0 {
-		n.Errorf("Terminated was said and there is left: %q", left)
+		n.Errorf("Terminated was reported, and these remain: %q", left)
 	}
 	n.driver.Forget(uid)
 	eventually(n, func() string {

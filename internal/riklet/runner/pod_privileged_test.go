@@ -112,7 +112,7 @@ func TestPrivilegedExec(t *testing.T) {
 	})
 	n.stop("u1", -1)
 	if _, err := d.Exec(ctx, "u1", "main", instance.ExecOptions{Command: []string{"true"}}); err == nil {
-		t.Error("Exec() in what is gone = nil, want an error")
+		t.Error("Exec() in a removed instance = nil, want an error")
 	}
 }
 
@@ -230,9 +230,9 @@ func TestPrivilegedGraceThenKill(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.start()
-	polite := sh("polite", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done")
-	stubborn := sh("stubborn", "trap '' TERM; echo up; while :; do sleep 1; done")
-	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, polite, stubborn))
+	handlesTerm := sh("polite", "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 1000 & wait $!; done")
+	ignoresTerm := sh("stubborn", "trap '' TERM; echo up; while :; do sleep 1; done")
+	n.ensure(podOf("u1", rikv1alpha1.RestartAlways, handlesTerm, ignoresTerm))
 	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
 	for _, name := range []string{"polite", "stubborn"} { // PID 1 gets no unhandled signal
 		eventually(t, func() string { return cmp.Diff("up\n", n.log("u1", name)) })
@@ -467,7 +467,7 @@ func TestPrivilegedDiskFillerIsEvicted(t *testing.T) {
 		}
 		for _, place := range []string{filepath.Join(d.paths.RootDir(want), "volumes"), n.images.Written(engine.ContainerID(want, "main"))} {
 			if _, err := os.Stat(place); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: %s is there: %v", want, place, err)
+				t.Errorf("%s: %s exists: %v", want, place, err)
 			}
 		}
 		if got := n.log(want, "main"); got != "written\n" {
@@ -475,7 +475,7 @@ func TestPrivilegedDiskFillerIsEvicted(t *testing.T) {
 		}
 	}
 	if uid, err := d.Evict(t.Context()); uid != "" || err != nil {
-		t.Errorf("Evict() of one that uses what it requested = %q, %v", uid, err)
+		t.Errorf("Evict() of an instance that uses what it requested = %q, %v", uid, err)
 	}
 	for _, uid := range []string{"u1", "u2", "u3"} {
 		n.stop(uid, time.Second)

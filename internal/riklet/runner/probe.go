@@ -211,8 +211,8 @@ func (c *container) probe(ctx context.Context, p rikv1alpha1.Probe, handle func(
 			select {
 			case <-ctx.Done():
 				return
-			case goOn := <-more:
-				if !goOn {
+			case again := <-more:
+				if !again {
 					return
 				}
 			}

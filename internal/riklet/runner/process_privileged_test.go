@@ -187,10 +187,10 @@ func TestPrivilegedAppSurvivesARestart(t *testing.T) {
 		t.Errorf("exec = %d, %q", code, out)
 	}
 	if code, out := exec("no-such-program"); code != 127 || !strings.Contains(out, "no-such-program") {
-		t.Errorf("exec of what is not there = %d, %q", code, out)
+		t.Errorf("exec of a missing program = %d, %q", code, out)
 	}
 	if code, _ := exec("/etc/passwd"); code != 126 {
-		t.Errorf("exec of what is no program = %d", code)
+		t.Errorf("exec of a file that is no program = %d", code)
 	}
 	if usage, err := d.Usage("u1"); err != nil || usage.MemoryBytes == 0 {
 		t.Errorf("Usage() = %+v, %v", usage, err)
@@ -248,7 +248,7 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 			}
 			before := n.log(uid, "")
 			if _, err := d.Exec(t.Context(), uid, "", instance.ExecOptions{Command: []string{"true"}}); err == nil {
-				t.Error("a command ran in what is suspended")
+				t.Error("a command ran in a suspended instance")
 			}
 			n.end()
 			d = n.start() // it stays so after a restart of the riklet
@@ -276,7 +276,7 @@ func TestPrivilegedSuspendAndResume(t *testing.T) {
 		})
 	}
 	if err := d.Suspend(t.Context(), "no", instance.InMemory); err == nil {
-		t.Error("Suspend() of what is not there = nil")
+		t.Error("Suspend() of a missing instance = nil")
 	}
 }
 
@@ -340,7 +340,7 @@ func TestPrivilegedInterruptedSuspendContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := n.status("u1"); s.Suspended || n.runcStatus(engine.ContainerID("u1", "second")) != "running" {
-		t.Errorf("it does not go on: %+v", s)
+		t.Errorf("it does not continue: %+v", s)
 	}
 	n.stop("u1", 0)
 }

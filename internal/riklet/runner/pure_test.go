@@ -160,7 +160,7 @@ func TestRepeatedTextsAreEqual(t *testing.T) {
 		"ports 80->8080": "ports 80->8080",
 	} {
 		if got := reported(text); got != want {
-			t.Errorf("told(%q) = %q, want %q", text, got, want)
+			t.Errorf("reported(%q) = %q, want %q", text, got, want)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func (n *node) killedOnceItRuns(h hosting) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if line != "running\n" {
-		n.Errorf("hosting process said %q, %v", line, err)
+		n.Errorf("the hosting process printed %q, %v", line, err)
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()

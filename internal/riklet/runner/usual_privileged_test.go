@@ -155,7 +155,7 @@ func TestPrivilegedProgramsOf386Run(t *testing.T) {
 	n.ensure(podOf("u1", rikv1alpha1.RestartNever, rikv1alpha1.Container{Name: "main", Image: "oci:" + layout + ":v1"}))
 	n.awaitPhase("u1", rikv1alpha1.InstanceCompleted)
 	if got := n.log("u1", "main"); got != "386 true <nil>\n" {
-		t.Errorf("the program says %q", got)
+		t.Errorf("the program printed %q", got)
 	}
 }
 

@@ -124,19 +124,19 @@ func TestPrivilegedVMRunsToCompletion(t *testing.T) {
 		t.Errorf("it has the node's own kernel:\n%s", log)
 	}
 	if log := n.log("u1", "second"); log != "late\n" {
-		t.Errorf("the second container says %q", log)
+		t.Errorf("the second container printed %q", log)
 	}
 	n.stop("u1", -1)
 }
 
-// misled makes the first guests of its machines detect a badly calibrated kernel timer, which
-// happens when a busy node delays the kernel.
-type misled struct {
+// miscalibrated makes the first guests of its machines detect a badly calibrated kernel timer,
+// which happens when a busy node delays the kernel.
+type miscalibrated struct {
 	vmm.Driver
 	left *atomic.Int32
 }
 
-func (d misled) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
+func (d miscalibrated) Prepare(ctx context.Context, m vmm.Machine) (launch.Process, error) {
 	if d.left.Add(-1) >= 0 {
 		m.CommandLine += " " + guest.TimerParameter + "=1000"
 	}
@@ -150,12 +150,12 @@ func TestPrivilegedVMIsBootedAgain(t *testing.T) {
 	n := newVMNode(t)
 	left := &atomic.Int32{}
 	left.Store(1)
-	n.vm.Driver = misled{n.vm.Driver, left}
+	n.vm.Driver = miscalibrated{n.vm.Driver, left}
 	n.start()
 	n.ensure(microVM("u1", rikv1alpha1.RestartNever, sh("main", "echo once")))
 	s := n.awaitPhase2("u1", rikv1alpha1.InstanceCompleted)
 	if log := n.log("u1", "main"); log != "once\n" || s.Containers[0].RestartCount != 0 || left.Load() >= 0 {
-		t.Errorf("it says %q: %+v", log, s)
+		t.Errorf("it printed %q: %+v", log, s)
 	}
 	n.stop("u1", -1)
 }

@@ -49,7 +49,7 @@ func (n *node) counted(further int) {
 				return fmt.Sprintf("its last line is being written: %q", line)
 			}
 			if number != last+1 {
-				n.Fatalf("after %d it says %q", last, line)
+				n.Fatalf("after %d it printed %q", last, line)
 			}
 			last = number
 		}
@@ -117,16 +117,16 @@ func (n *node) onDisk() {
 // machineLife is one microVM and the state that the steps of its test share.
 type machineLife struct {
 	*node
-	forgets, breaks atomic.Bool // it cannot be written; its next VMM cannot be made
-	first           rikv1alpha1.InstanceStatus
-	mine, random    string
+	fails, breaks atomic.Bool // it cannot be written; its next VMM cannot be made
+	first         rikv1alpha1.InstanceStatus
+	mine, random  string
 }
 
 // TestPrivilegedVM boots one microVM and tests everything that does not end it.
 func TestPrivilegedVM(t *testing.T) {
 	t.Parallel()
 	l := &machineLife{node: newVMNode(t)}
-	l.vm.Driver = forgetful{l.vm.Driver, &l.forgets}
+	l.vm.Driver = withoutSnapshots{l.vm.Driver, &l.fails}
 	l.cfg.Hook = func(step string, at lifecycle.Point) error {
 		if step == stepMachine && at == lifecycle.BeforeDo && l.breaks.CompareAndSwap(true, false) {
 			return errBroken
@@ -141,13 +141,13 @@ func TestPrivilegedVM(t *testing.T) {
 	}{
 		{"IsReached", l.isReached},
 		{"IsMeasured", l.isMeasured},
-		{"GivesRoomBack", l.givesRoomBack},
-		{"LivesOnInMemory", l.livesOnInMemory},
-		{"GoesOnWhenItCannotBeWritten", l.goesOnWhenItCannotBeWritten},
+		{"ReturnsDiskSpace", l.returnsDiskSpace},
+		{"ContinuesFromMemory", l.continuesFromMemory},
+		{"ContinuesAfterAFailedSnapshot", l.continuesAfterAFailedSnapshot},
 		{"IsSuspendedToDisk", l.isSuspendedToDisk},
-		{"StaysOnDiskWhenItCannotGoOnYet", l.staysOnDiskWhenItCannotGoOnYet},
-		{"OnDiskOutlivesTheMachine", l.onDiskOutlivesTheMachine},
-		{"IsItselfAfterwards", l.isItselfAfterwards},
+		{"StaysOnDiskIfAResumeFails", l.staysOnDiskIfAResumeFails},
+		{"OnDiskSurvivesAReboot", l.onDiskSurvivesAReboot},
+		{"IsUnchangedAfterward", l.isUnchangedAfterward},
 		{"EndsOnDisk", l.endsOnDisk},
 	} {
 		if !t.Run(step.name, func(t *testing.T) { l.within(t, step.do) }) {
@@ -181,7 +181,7 @@ func (l *machineLife) isReached() {
 		l.Errorf("exec = %d, %q", code, out)
 	}
 	if code, out := l.exec("no-such-program"); code != 127 {
-		l.Errorf("exec of what is not there = %d, %q", code, out)
+		l.Errorf("exec of a missing program = %d, %q", code, out)
 	}
 	if got := l.inside("cat", "/proc/sys/net/ipv4/ping_group_range"); got != "0\t2147483647" {
 		l.Errorf("the groups that may ping are %q", got)
@@ -220,7 +220,7 @@ func (l *machineLife) isMeasured() {
 }
 
 // The disk space of files that are deleted inside returns to the node.
-func (l *machineLife) givesRoomBack() {
+func (l *machineLife) returnsDiskSpace() {
 	taken := func() int64 {
 		size, _ := onDisk(filepath.Dir(l.scratch("u1")))
 		return size
@@ -241,7 +241,7 @@ func (l *machineLife) givesRoomBack() {
 	})
 }
 
-func (l *machineLife) livesOnInMemory() {
+func (l *machineLife) continuesFromMemory() {
 	l.suspend(instance.InMemory)
 	if u, err := l.driver.Usage("u1"); err != nil || u.VM != nil || u.MemoryBytes == 0 {
 		l.Errorf("Usage() of one that is suspended = %+v, %v", u, err)
@@ -262,34 +262,34 @@ func (l *machineLife) livesOnInMemory() {
 	l.counted(5)
 }
 
-// forgetful is a VMM driver that writes no snapshots while forgets is set.
-type forgetful struct {
+// withoutSnapshots is a VMM driver that writes no snapshots while fails is set.
+type withoutSnapshots struct {
 	vmm.Driver
-	forgets *atomic.Bool
+	fails *atomic.Bool
 }
 
 type forgetfulVM struct {
 	vmm.VM
-	forgets *atomic.Bool
+	fails *atomic.Bool
 }
 
-func (d forgetful) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
+func (d withoutSnapshots) Connect(ctx context.Context, m vmm.Machine) (vmm.VM, error) {
 	vm, err := d.Driver.Connect(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	return forgetfulVM{vm, d.forgets}, nil
+	return forgetfulVM{vm, d.fails}, nil
 }
 
 func (v forgetfulVM) Snapshot(ctx context.Context, dir string) error {
-	if v.forgets.Load() {
+	if v.fails.Load() {
 		return errBroken
 	}
 	return v.VM.Snapshot(ctx, dir)
 }
 
-func (l *machineLife) goesOnWhenItCannotBeWritten() {
-	l.forgets.Store(true)
+func (l *machineLife) continuesAfterAFailedSnapshot() {
+	l.fails.Store(true)
 	if err := l.driver.Suspend(l.Context(), "u1", instance.OnDisk); !errors.Is(err, errBroken) {
 		l.Errorf("Suspend() = %v, want %v", err, errBroken)
 	}
@@ -304,7 +304,7 @@ func (l *machineLife) goesOnWhenItCannotBeWritten() {
 	if s := l.status("u1"); !s.Suspended || s.Message != "" {
 		l.Errorf("status = %+v, want it held in memory as before", s)
 	}
-	l.forgets.Store(false)
+	l.fails.Store(false)
 	l.resume()
 	l.counted(5)
 }
@@ -317,7 +317,7 @@ func (l *machineLife) isSuspendedToDisk() {
 		}
 		l.onDisk()
 		if _, err := l.driver.Exec(l.Context(), "u1", "", instance.ExecOptions{Command: []string{"true"}}); !errors.Is(err, instance.ErrNotRunning) {
-			l.Errorf("a command in what is on disk: %v", err)
+			l.Errorf("a command in an instance on disk: %v", err)
 		}
 		if u, err := l.driver.Usage("u1"); !errors.Is(err, instance.ErrNotRunning) {
 			l.Errorf("Usage() of one on disk = %+v, %v", u, err)
@@ -344,12 +344,12 @@ func (l *machineLife) resumedFromDisk() {
 		l.Errorf("the snapshot is still there: %v", err)
 	}
 	if got := l.inside("cat", "/mine"); got != l.mine {
-		l.Errorf("its file says %q, was %q", got, l.mine)
+		l.Errorf("its file contains %q, was %q", got, l.mine)
 	}
 }
 
 // A resume that fails for a reason other than its snapshot can be retried.
-func (l *machineLife) staysOnDiskWhenItCannotGoOnYet() {
+func (l *machineLife) staysOnDiskIfAResumeFails() {
 	l.suspend(instance.OnDisk)
 	l.breaks.Store(true)
 	if err := l.driver.Resume(l.Context(), "u1"); !errors.Is(err, errBroken) {
@@ -358,7 +358,7 @@ func (l *machineLife) staysOnDiskWhenItCannotGoOnYet() {
 	l.onDisk()
 }
 
-func (l *machineLife) onDiskOutlivesTheMachine() {
+func (l *machineLife) onDiskSurvivesAReboot() {
 	l.end()
 	l.reboot()
 	l.start()
@@ -366,7 +366,7 @@ func (l *machineLife) onDiskOutlivesTheMachine() {
 	l.resumedFromDisk()
 }
 
-func (l *machineLife) isItselfAfterwards() {
+func (l *machineLife) isUnchangedAfterward() {
 	if got := l.inside("cat", "/proc/sys/kernel/random/uuid"); got == l.random {
 		l.Errorf("its randomness repeats: %s", got)
 	}

@@ -102,7 +102,7 @@ func TestPortHalfClose(t *testing.T) {
 	})
 	c.until("end of output", func(u *user) bool { return u.half })
 	if got := string(c.received()); got != "hello" {
-		t.Errorf("before its end the instance said %q", got)
+		t.Errorf("before its end the instance received %q", got)
 	}
 	c.send(1, nodev1.NewInput([]byte("and good")), nodev1.NewInput([]byte("bye")), nodev1.NewEndOfInput())
 	if text := <-seen; text != "and goodbye" {
@@ -130,7 +130,7 @@ func TestPortEchoesMuchData(t *testing.T) {
 		t.Errorf("the session ended with %v, want a good end", end)
 	}
 	if !bytes.Equal(sent, c.received()) {
-		t.Error("what came back is not what was sent")
+		t.Error("the received data differs from the sent data")
 	}
 }
 

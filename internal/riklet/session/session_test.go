@@ -67,7 +67,7 @@ func TestExec(t *testing.T) {
 			t.Errorf("exit 3 ended with %v", got)
 		}
 		if got := c.ended(2); got.GetExitCode() != 127 || c.text(2, nodev1.Channel_CHANNEL_STDERR) == "" {
-			t.Errorf("an unknown command ended with %v and said %q", got, c.text(2, nodev1.Channel_CHANNEL_STDERR))
+			t.Errorf("an unknown command ended with %v and the output %q", got, c.text(2, nodev1.Channel_CHANNEL_STDERR))
 		}
 		if got := c.out(3); got != "over and out" || c.ended(3) == nil {
 			t.Errorf("cat gave %q, ended %v", got, c.ended(3))
@@ -169,7 +169,7 @@ func TestRefusals(t *testing.T) {
 		c.open(3, &nodev1.OpenSession{Container: "c9", Kind: &nodev1.OpenSession_Log{Log: &nodev1.LogSession{}}})
 		for stream, want := range map[int64]string{1: instance.ErrUnknown.Error(), 2: "kind of session", 3: `"c9"`} {
 			if got := c.ended(stream).GetError(); !strings.Contains(got, want) {
-				t.Errorf("session %d ended with %q, want it to say %q", stream, got, want)
+				t.Errorf("session %d ended with %q, want the text %q in it", stream, got, want)
 			}
 		}
 		// The end of a missing session has no effect.

@@ -99,11 +99,11 @@ func (a *process) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		go a.obey(stream)
+		go a.serveRequests(stream)
 	}
 }
 
-func (a *process) obey(stream *yamux.Stream) {
+func (a *process) serveRequests(stream *yamux.Stream) {
 	defer stream.Close()
 	var r guest.Request
 	if wire.ReadLine(stream, &r) != nil {
@@ -235,7 +235,7 @@ func TestPrivilegedShimRunsInAGuest(t *testing.T) {
 		t.Errorf("log = %q", text)
 	}
 	if _, err := os.Stat(a.file("a", "exit")); err != nil {
-		t.Errorf("the end is not noted: %v", err)
+		t.Errorf("the end is not recorded: %v", err)
 	}
 	if _, err := c.Start(a.ctx, a.guestRun("b", 1, "grow")); err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestPrivilegedShimRunsInAGuest(t *testing.T) {
 	for argv, code := range map[string]int{"missing": 127, "plain": 126} {
 		var failed *shim.StartError
 		if _, err := c.Start(a.ctx, a.guestRun(argv, 1, argv)); !errors.As(err, &failed) || failed.ExitCode != code {
-			t.Errorf("Start() of what is %s = %v (%+v)", argv, err, failed)
+			t.Errorf("Start() of %s = %v (%+v)", argv, err, failed)
 		}
 	}
 	if _, err := c.Start(a.ctx, a.guestRun("lie", 1, "lie")); err != nil {
@@ -415,18 +415,18 @@ func TestPrivilegedShimTimesOutOnASilentGuest(t *testing.T) {
 		t.Errorf("Link() without a VMM = %v", err)
 	}
 	// A listener that sends nothing.
-	mute, err := net.Listen("unix", a.socket)
+	silent, err := net.Listen("unix", a.socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Link(p.ctx, l); err == nil || !strings.Contains(err.Error(), "did not answer within 50ms") {
-		t.Errorf("Link() to a mute = %v", err)
+		t.Errorf("Link() to a silent listener = %v", err)
 	}
 	// The end of the supervisor ends the wait.
 	waits := make(chan error, 1)
 	l.TimeoutMillis = timeout.Milliseconds()
 	go func() { waits <- c.Link(p.ctx, l) }()
-	if _, err := mute.Accept(); err != nil {
+	if _, err := silent.Accept(); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Shutdown(p.ctx); err != nil {
@@ -435,7 +435,7 @@ func TestPrivilegedShimTimesOutOnASilentGuest(t *testing.T) {
 	if err := <-waits; err == nil {
 		t.Error("Link() = nil from a supervisor that ends")
 	}
-	_ = mute.Close()
+	_ = silent.Close()
 }
 
 func TestPrivilegedShimBoundsAFloodingGuest(t *testing.T) {

@@ -84,7 +84,7 @@ func (p *place) boot(c *shim.Client, machine launch.Process, link shim.Link) {
 		}
 		console := p.log("vmm")
 		if attempt == bootsAtMost || !strings.Contains(console, guest.PausedMessage) {
-			p.Fatalf("Link() = %v; the console says %s", err, console)
+			p.Fatalf("Link() = %v; the console output is %s", err, console)
 		}
 		p.awaitExit(c)
 	}

@@ -119,7 +119,7 @@ ls /proc/self/fd | tr '\n' ','; echo; echo again >/dev/stderr; readlink /proc/se
 		"again\n", "/dev/null\n",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the process does not say %q", want)
+			t.Errorf("the process does not contain %q", want)
 		}
 	}
 	for _, not := range []string{"RIK_LAUNCH", "GOGC"} {
@@ -421,11 +421,11 @@ func TestPrivilegedLaunchCommandInAContainer(t *testing.T) {
 	l.Argv = []string{"no-such-program"}
 	var failed *launch.Failure
 	if err := launch.Start(launch.Command(p.binary, l)); !errors.As(err, &failed) || failed.Code != 127 || !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("Start() of what is not there = %v", err)
+		t.Errorf("Start() of a missing program = %v", err)
 	}
 	l.Argv = []string{"/etc/passwd"}
 	if err := launch.Start(launch.Command(p.binary, l)); !errors.As(err, &failed) || failed.Code != 126 || !errors.Is(err, syscall.EACCES) {
-		t.Errorf("Start() of what is no program = %v", err)
+		t.Errorf("Start() of a file that is no program = %v", err)
 	}
 	if err := launch.Start(launch.Command("/no/such/shim", l)); err == nil || !strings.Contains(err.Error(), "/no/such/shim") {
 		t.Errorf("Start() without a supervisor's program = %v", err)

@@ -96,7 +96,7 @@ func (p *place) run() *shim.Client {
 	}
 	p.Cleanup(func() {
 		if said, err := os.ReadFile(filepath.Join(p.dir, "log")); err != nil || len(said) > 0 {
-			p.Errorf("the supervisor says %s, %v", said, err)
+			p.Errorf("the supervisor reports %s, %v", said, err)
 		}
 	})
 	p.Cleanup(func() {
@@ -168,7 +168,7 @@ func TestPrivilegedShimReportsExits(t *testing.T) {
 	var noted shim.Container
 	data, err := os.ReadFile(filepath.Join(p.dir, "a.exit"))
 	if err != nil || json.Unmarshal(data, &noted) != nil || noted.ExitCode != 7 || noted.Attempt != 1 {
-		t.Errorf("noted %s, %v", data, err)
+		t.Errorf("the recorded exit is %s, %v", data, err)
 	}
 	if err := c.Shutdown(p.ctx); err != nil {
 		t.Fatal(err)

@@ -33,7 +33,7 @@ func TestIgnore(t *testing.T) {
 	signal.Ignore(unix.SIGHUP)
 	defer signal.Reset(unix.SIGHUP)
 	if now := ignored(t); now != "0000000000000001" {
-		t.Fatalf("a child does not inherit what is ignored: %s", now)
+		t.Fatalf("a child does not inherit the ignored signals: %s", now)
 	}
 	if err := Ignore(); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestRestore(t *testing.T) {
 	signal.Notify(handled, unix.SIGUSR1)
 	defer signal.Stop(handled)
 	if now := ignored(t); now != "0000000080000000" {
-		t.Fatalf("a child does not inherit what is ignored: %s", now)
+		t.Fatalf("a child does not inherit the ignored signals: %s", now)
 	}
 	if err := Restore(); err != nil {
 		t.Fatal(err)

@@ -157,7 +157,7 @@ func TestDamagedRecordsAreExplained(t *testing.T) {
 		}
 		for _, want := range []string{path, "move it away", "starts the instances that must run again"} {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: Open() = %v, want it to say %q", name, err, want)
+				t.Errorf("%s: Open() = %v, want the text %q in it", name, err, want)
 			}
 		}
 	}

@@ -116,7 +116,7 @@ func (h *fakeServer) run(g guest.Guest, p guest.Process) (guest.Running, *bufio.
 func (h *fakeServer) says(from *bufio.Reader, want string) {
 	h.Helper()
 	if line, err := from.ReadString('\n'); line != want {
-		h.Errorf("the process says %q, %v, want %q", line, err, want)
+		h.Errorf("the process printed %q, %v, want %q", line, err, want)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 	_, _ = process.out.WriteString("while it was kept\n")
 	end()
 	if sendRemaining, _ := io.ReadAll(said); len(sendRemaining) > 0 {
-		t.Errorf("a kept container says %q to its old session", sendRemaining)
+		t.Errorf("a kept container sends %q to its old session", sendRemaining)
 	}
 	if _, err := beside.Wait(); err == nil {
 		t.Error("a command outlived its session")
@@ -161,7 +161,7 @@ func TestAKeptContainerChangesItsSession(t *testing.T) {
 		t.Errorf("PID() = %d, want the old one", running.PID())
 	}
 	if _, err := g.Run(t.Context(), kept, guest.Streams{}); err == nil || !strings.Contains(err.Error(), "this process does not run") {
-		t.Errorf("what is joined can be joined again: %v", err)
+		t.Errorf("a joined container can be joined again: %v", err)
 	}
 	process.exit(3)
 	if e, err := running.Wait(); err != nil || e.Code != 3 {
@@ -214,7 +214,7 @@ func TestUnjoinedContainersEndWithTheNextSession(t *testing.T) {
 	select {
 	case <-h.stage.process("main serve").done:
 	case <-time.After(time.Minute):
-		t.Error("it lives on")
+		t.Error("the process still runs")
 	}
 	g, _ = h.session()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

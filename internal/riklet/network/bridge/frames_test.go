@@ -92,7 +92,7 @@ func TestSourceFilter(t *testing.T) {
 		"next to nothing":                   {ip()[:14], drop},
 	} {
 		if got, err := vm.Run(tc.frame); got != tc.want || err != nil {
-			t.Errorf("%s: the filter says %d, %v, want %d", name, got, err, tc.want)
+			t.Errorf("%s: the filter returned %d, %v, want %d", name, got, err, tc.want)
 		}
 	}
 }

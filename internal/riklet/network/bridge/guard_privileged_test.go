@@ -97,13 +97,13 @@ func TestPrivilegedAddressSpoofingIsBlocked(t *testing.T) {
 			receivesOnlyGenuine(t, host, gatewayAddress, func() { forge(t, send) })
 			receivesOnlyGenuine(t, victim, victimAddress, func() { forge(t, send) })
 			if got := neighborEntries(host, victim); got != want {
-				t.Errorf("after what was forged: %s\nwant %s", got, want)
+				t.Errorf("after forged frames: %s\nwant %s", got, want)
 			}
 			// Even without the filter, forged ARP and forged MACs have no effect.
 			host.run("tc", "qdisc", "del", "dev", Device("u1"), "ingress")
 			forge(t, send)
 			if got := neighborEntries(host, victim); got != want {
-				t.Errorf("after what was forged past the filter: %s\nwant %s", got, want)
+				t.Errorf("after forged frames that passed the filter: %s\nwant %s", got, want)
 			}
 			talk(t, host, victim, victimAddress.String(), "", gatewayAddress.String())
 			talk(t, victim, host, gatewayAddress.String(), "", victimAddress.String())

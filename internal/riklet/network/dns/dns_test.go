@@ -172,7 +172,7 @@ func TestNamesOfTheCluster(t *testing.T) {
 				t.Errorf("%s, besides (-want +got):\n%s", label, diff)
 			}
 			if len(reply.Answer) == 0 && (len(reply.Ns) != 1 || reply.Ns[0].Header().Rrtype != dns.TypeSOA) {
-				t.Errorf("%s: no answer and no SOA that says for how long: %v", label, reply.Ns)
+				t.Errorf("%s: no answer and no SOA with the duration: %v", label, reply.Ns)
 			}
 		}
 	}
@@ -291,7 +291,7 @@ func TestOtherNamesGoToTheHostsServers(t *testing.T) {
 		}
 	}
 	if reply := ask(t, s, "udp", "long.example.com.", dns.TypeA); !reply.Truncated {
-		t.Error("what the server cut short does not say so")
+		t.Error("a truncated answer is not marked as truncated")
 	}
 	if reply := ask(t, s, "tcp", "long.example.com.", dns.TypeA); len(reply.Answer) != 1 {
 		t.Errorf("by TCP: %v", reply)

@@ -331,14 +331,14 @@ func TestCompareAgain(t *testing.T) {
 func TestFailedLine(t *testing.T) {
 	t.Parallel()
 	text := []byte("*nat\n:RIKLET - [0:0]\n-A RIKLET -m nonsense\nCOMMIT\n")
-	for said, want := range map[string]string{
+	for output, want := range map[string]string{
 		"iptables-restore: line 3 failed":                "-A RIKLET -m nonsense",
 		"Couldn't load match\nError occurred at line: 2": ":RIKLET - [0:0]",
 		"line 99 failed":                                 "",
 		"something else":                                 "",
 	} {
-		if got, ok := failedLine(said, text); got != want || ok != (want != "") {
-			t.Errorf("failedLine(%q) = %q, %v, want %q", said, got, ok, want)
+		if got, ok := failedLine(output, text); got != want || ok != (want != "") {
+			t.Errorf("failedLine(%q) = %q, %v, want %q", output, got, ok, want)
 		}
 	}
 }

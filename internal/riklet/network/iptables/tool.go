@@ -205,8 +205,8 @@ func (t *Tool) write(ctx context.Context, text []byte) error {
 	return err
 }
 
-// maxSaid limits a program's own error in ours, in bytes.
-const maxSaid = 500
+// maxOutput limits a program's own error in ours, in bytes.
+const maxOutput = 500
 
 func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("not finished after %v", timeout))
@@ -221,21 +221,21 @@ func run(ctx context.Context, in io.Reader, out io.Writer, path string, args ...
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	said := excerpt.Of(strings.TrimSpace(stderr.String()), maxSaid)
-	if isUnsupported(said) {
-		return fmt.Errorf("running %s: %w: %w: %s", filepath.Base(path), ErrUnsupported, err, said)
+	output := excerpt.Of(strings.TrimSpace(stderr.String()), maxOutput)
+	if isUnsupported(output) {
+		return fmt.Errorf("running %s: %w: %w: %s", filepath.Base(path), ErrUnsupported, err, output)
 	}
-	return fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, said)
+	return fmt.Errorf("running %s: %w: %s", filepath.Base(path), err, output)
 }
 
 // isUnsupported recognizes the messages of the programs about a missing match or target. Neither
 // program has a separate exit code for that.
-func isUnsupported(said string) bool {
+func isUnsupported(output string) bool {
 	for _, part := range []string{
 		"Couldn't load match", "Couldn't load target", "No chain/target/match by that name",
 		"missing kernel module", "not supported, missing", "Table does not exist",
 	} {
-		if strings.Contains(said, part) {
+		if strings.Contains(output, part) {
 			return true
 		}
 	}
@@ -245,8 +245,8 @@ func isUnsupported(said string) bool {
 var lineNumber = regexp.MustCompile(`line:? (\d+)`)
 
 // failedLine returns the line of the transaction that the program rejected.
-func failedLine(said string, text []byte) (string, bool) {
-	m := lineNumber.FindStringSubmatch(said)
+func failedLine(output string, text []byte) (string, bool) {
+	m := lineNumber.FindStringSubmatch(output)
 	if m == nil {
 		return "", false
 	}

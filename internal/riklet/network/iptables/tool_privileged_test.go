@@ -186,7 +186,7 @@ func TestPrivilegedUnsupported(t *testing.T) {
 		want.Add("filter", "RIKLET", "-m nonsense -j ACCEPT")
 		_, err = k.Apply(t.Context(), want)
 		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "-m nonsense -j ACCEPT") {
-			t.Errorf("%s: got %v, want one that says what is lacking, and the rule", v, err)
+			t.Errorf("%s: got %v, want the missing feature and the rule", v, err)
 		}
 		if got := saved(t, map[Variant]string{NFTables: "iptables-nft", Legacy: "iptables-legacy"}[v], "filter"); strings.Contains(got, "RIKLET") {
 			t.Errorf("%s: left behind:\n%s", v, got)

@@ -14,12 +14,12 @@ func TestSuits(t *testing.T) {
 		has  Settings
 		want bool
 	}{
-		"the same":             {wanted, true},
-		"another port":         {Settings{netip.MustParseAddrPort("10.62.1.1:40001"), "/etc/resolv.conf"}, true},
-		"the port of clients":  {Settings{netip.MustParseAddrPort("10.62.1.1:53"), "/etc/resolv.conf"}, false},
-		"another address":      {Settings{netip.MustParseAddrPort("10.62.9.1:4953"), "/etc/resolv.conf"}, false},
-		"another resolv.conf":  {Settings{netip.MustParseAddrPort("10.62.1.1:4953"), "/run/resolv.conf"}, false},
-		"nothing that is said": {Settings{}, false},
+		"the same":            {wanted, true},
+		"another port":        {Settings{netip.MustParseAddrPort("10.62.1.1:40001"), "/etc/resolv.conf"}, true},
+		"the port of clients": {Settings{netip.MustParseAddrPort("10.62.1.1:53"), "/etc/resolv.conf"}, false},
+		"another address":     {Settings{netip.MustParseAddrPort("10.62.9.1:4953"), "/etc/resolv.conf"}, false},
+		"another resolv.conf": {Settings{netip.MustParseAddrPort("10.62.1.1:4953"), "/run/resolv.conf"}, false},
+		"no settings":         {Settings{}, false},
 	} {
 		if got := c.has.matches(wanted); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)

@@ -177,7 +177,7 @@ func TestInvalidEntriesAreSkipped(t *testing.T) {
 			store := Open(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			store.Apply(changes)
 			if !strings.Contains(log.String(), want) {
-				t.Errorf("the log does not say %q:\n%s", want, &log)
+				t.Errorf("the log does not contain %q:\n%s", want, &log)
 			}
 			s := store.Snapshot()
 			if s.Settings != (Settings{}) || len(s.Peers)+len(s.Endpoints) > 0 {

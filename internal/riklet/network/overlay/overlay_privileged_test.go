@@ -264,14 +264,14 @@ func TestPrivilegedOverwritesNothing(t *testing.T) {
 		}
 		_, err = Apply(Desired(s, host))
 		if err == nil || !strings.Contains(err.Error(), "rik did not create the link") {
-			t.Errorf("Apply() over a strange link = %v", err)
+			t.Errorf("Apply() over a foreign link = %v", err)
 		}
 		if _, err := Apply(Plan{}); err != nil {
 			t.Errorf("removing next to a foreign link: %v", err)
 		}
 	})
 	if out := n2.Run("ip", "link", "show", Device); !strings.Contains(out, Device) {
-		t.Errorf("the strange link is gone:\n%s", out)
+		t.Errorf("the foreign link is gone:\n%s", out)
 	}
 }
 

@@ -301,7 +301,7 @@ func TestRenderPost(t *testing.T) {
 		"loopback to an instance here":          {"127.0.0.1", "10.62.1.2", "DNAT", "rik0", false, "SNAT 10.62.1.1"},
 		"loopback to one on another node":       {"127.0.0.1", "10.62.2.2", "DNAT", "eth0", false, "SNAT 10.62.1.1"},
 		"outside to another node's own network": {"192.0.2.9", "192.0.2.2", "DNAT", "eth0", true, "MASQUERADE"},
-		"what is not ours":                      {"172.17.0.2", "198.51.100.1", "NEW", "eth0", false, ""},
+		"other traffic":                         {"172.17.0.2", "198.51.100.1", "NEW", "eth0", false, ""},
 		"the node to itself":                    {"10.62.1.1", "192.0.2.1", "NEW", "lo", false, ""},
 	} {
 		p := packet{from: netip.MustParseAddr(c.from), to: netip.MustParseAddr(c.to), state: c.state, in: c.link, marked: c.marked}
@@ -346,7 +346,7 @@ func TestRenderFilter(t *testing.T) {
 		"the same from the node":                 {chainOutput, "192.0.2.1", "10.63.0.9", "tcp", 80, "NEW", "", false, "REJECT tcp-reset"},
 		"the node to others":                     {chainOutput, "192.0.2.1", "192.0.2.9", "tcp", 80, "NEW", "", false, ""},
 		"to another node's own network":          {chainForward, "192.0.2.9", "192.0.2.2", "tcp", 80, "NEW", "eth0", true, "ACCEPT"},
-		"what is not ours":                       {chainForward, "172.17.0.2", "192.0.2.9", "tcp", 80, "ESTABLISHED", "eth0", false, ""},
+		"other traffic":                          {chainForward, "172.17.0.2", "192.0.2.9", "tcp", 80, "ESTABLISHED", "eth0", false, ""},
 		"a question for a name":                  {chainInput, "10.62.1.2", "10.62.1.1", "udp", 4953, "DNAT", "rik0", false, "ACCEPT"},
 		"one that was not redirected":            {chainInput, "10.62.1.2", "10.62.1.1", "udp", 53, "NEW", "rik0", false, "DROP"},
 		"a question from outside":                {chainInput, "192.0.2.9", "10.62.1.1", "udp", 53, "NEW", "eth0", false, "DROP"},

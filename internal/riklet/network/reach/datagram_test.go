@@ -61,7 +61,7 @@ func TestDescribeInstances(t *testing.T) {
 			t.Errorf("%s: %d bytes: %s", s, len(text), text)
 		}
 		if s != waiting && (!strings.Contains(text, "--add-source=10.62.0.0/16") || !strings.Contains(text, "--network=vxlan")) {
-			t.Errorf("%s does not say what to do: %s", s, text)
+			t.Errorf("%s does not contain the next step: %s", s, text)
 		}
 	}
 	if text := describeInstances(fine, v, peers); text != "" {

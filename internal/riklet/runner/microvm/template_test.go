@@ -37,8 +37,8 @@ func TestSizeOfAMachine(t *testing.T) {
 		template rikv1alpha1.InstanceTemplate
 		want     vmSize
 	}{
-		"nothing said":      {function(bounded("", "", "")), vmSize{vcpus: 1, memory: 256 << 20, disk: 1 << 30}},
-		"all said":          {function(bounded("1500m", "300Mi", "2Gi")), vmSize{vcpus: 2, milliCPU: 1500, memory: 300 << 20, disk: 2 << 30}},
+		"no limits":         {function(bounded("", "", "")), vmSize{vcpus: 1, memory: 256 << 20, disk: 1 << 30}},
+		"all limits":        {function(bounded("1500m", "300Mi", "2Gi")), vmSize{vcpus: 2, milliCPU: 1500, memory: 300 << 20, disk: 2 << 30}},
 		"too little":        {function(bounded("1", "1Mi", "1")), vmSize{vcpus: 1, milliCPU: 1000, memory: vmm.MinMemory, disk: disk.MinWritable}},
 		"not a mebibyte":    {function(bounded("1", "300000001", "")), vmSize{vcpus: 1, milliCPU: 1000, memory: 286 << 20, disk: 1 << 30}},
 		"more than a VM is": {function(bounded("400", "", "")), vmSize{vcpus: 32, milliCPU: 400000, memory: 256 << 20, disk: 1 << 30}},

@@ -82,7 +82,7 @@ func TestValidateReportsAll(t *testing.T) {
 	}
 	for _, want := range []string{"command is empty", `"x" in the environment`, "NUL byte", "not an ID", "-1 is not a process"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("Validate() = %v, which does not say %q", err, want)
+			t.Errorf("Validate() = %v, which does not contain %q", err, want)
 		}
 	}
 	p = plain()

@@ -357,7 +357,7 @@ func TestMissingLinesAreMarked(t *testing.T) {
 					t.Fatalf("the line %q: %v", line, err)
 				}
 				if got != next && !gap {
-					t.Fatalf("after line %d comes %d, and nothing says that lines are missing", next-1, got)
+					t.Fatalf("after line %d comes %d, without a marker for missing lines", next-1, got)
 				}
 				next, gap = got+1, false
 			}

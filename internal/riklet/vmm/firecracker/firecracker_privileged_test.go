@@ -127,7 +127,7 @@ func TestPrivilegedMetricsNeedAReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := v.Metrics(t.Context()); err != nil || m.DiskReadBytes == 0 {
-		t.Errorf("Metrics() = %+v, %v, want what was counted", m, err)
+		t.Errorf("Metrics() = %+v, %v, want the counted values", m, err)
 	}
 }
 

@@ -145,8 +145,8 @@ func (v *VM) configure(ctx context.Context) error {
 	return v.count(ctx)
 }
 
-// metricsSaid is part of Firecracker's answer if the metrics pipe is already set.
-const metricsSaid = "Reinitialization of metrics"
+// metricsAlreadySet is part of Firecracker's answer if the metrics pipe is already set.
+const metricsAlreadySet = "Reinitialization of metrics"
 
 // count sets the pipe for metrics. Firecracker accepts this once, and an earlier agent may have
 // done it. Since 1.14 it opens the pipe without waiting for a reader, which fails without one,
@@ -159,7 +159,7 @@ func (v *VM) count(ctx context.Context) error {
 	}
 	fault, refused := errors.AsType[*Fault](err)
 	switch {
-	case refused && strings.Contains(fault.Text, metricsSaid):
+	case refused && strings.Contains(fault.Text, metricsAlreadySet):
 		return nil
 	case refused, err != nil && pipe == nil:
 		v.d.config.Logger.Warn("Firecracker accepts no pipe for metrics: the machine's disks and network are not measured", "machine", v.m.ID, "err", err)

@@ -59,7 +59,7 @@ func run(memory string) error {
 	}
 	failed := make(chan error, 2)
 	go func() { failed <- accept(channel, d.guest) }()
-	go func() { failed <- accept(control, func(c net.Conn) { go d.obey(c) }) }()
+	go func() { failed <- accept(control, func(c net.Conn) { go d.execute(c) }) }()
 	return <-failed
 }
 
@@ -106,8 +106,8 @@ func (g gated) Write(p []byte) (int, error) {
 	return g.Conn.Write(p)
 }
 
-// obey answers one order.
-func (d *double) obey(c net.Conn) {
+// execute answers one order.
+func (d *double) execute(c net.Conn) {
 	defer func() { _ = c.Close() }()
 	var o order
 	if err := json.NewDecoder(c).Decode(&o); err != nil {

@@ -102,7 +102,7 @@ func TestGateChecksAddresses(t *testing.T) {
 			t.Errorf("%s: %s at %s: %v, want no refusal", tc.image, tc.target, tc.addr, err)
 		}
 		if tc.refused != "" && (!errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), tc.refused) || !strings.Contains(err.Error(), "--allow-fetch")) {
-			t.Errorf("%s: %s at %s: %v, want a refusal that says %q and --allow-fetch", tc.image, tc.target, tc.addr, err, tc.refused)
+			t.Errorf("%s: %s at %s: %v, want a refusal with the text %q and --allow-fetch", tc.image, tc.target, tc.addr, err, tc.refused)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestGateChecksURLs(t *testing.T) {
 			t.Errorf("%s: route(%s) = %v, %v; want the tunnel", tc.image, tc.url, through, err)
 		}
 		if tc.refused != "" && (!errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), tc.refused)) {
-			t.Errorf("%s: route(%s) = %v, %v; want a refusal that says %q", tc.image, tc.url, through, err, tc.refused)
+			t.Errorf("%s: route(%s) = %v, %v; want a refusal with the text %q", tc.image, tc.url, through, err, tc.refused)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func TestApplyRefuses(t *testing.T) {
 				t.Fatalf("Apply = %v, want %v", err, tc.want)
 			}
 			if !strings.Contains(err.Error(), tc.names) {
-				t.Errorf("the error %q does not say %q", err, tc.names)
+				t.Errorf("the error %q does not contain %q", err, tc.names)
 			}
 			around, err := os.ReadDir(filepath.Dir(root))
 			if err != nil || len(around) != 1 {
@@ -312,7 +312,7 @@ func TestApplyUnpacks(t *testing.T) {
 	}
 	for _, name := range []string{"dev/null", "dev/zero", ".wh..wh.plnk", "plnk", "etc/.wh.gone"} {
 		if _, err := os.Lstat(filepath.Join(root, name)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is there (%v)", name, err)
+			t.Errorf("%s exists (%v)", name, err)
 		}
 	}
 	if got := opaque(t, filepath.Join(root, "var")); got != "y" {
