@@ -61,7 +61,7 @@ func measureRules(b *testing.B, variant, shape string, n int) time.Duration {
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
 		Netmap: func() *netmap.Snapshot { return s },
-		Facts: nodeFacts,
+		Facts:  nodeFacts,
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -59,7 +59,7 @@ func measureRequests(b *testing.B, n int) {
 	p, err := proxy.New(proxy.Config{
 		Logger: slog.New(slog.DiscardHandler), Changed: make(chan struct{}),
 		Netmap: func() *netmap.Snapshot { return s },
-		Facts: nodeFacts,
+		Facts:  nodeFacts,
 	})
 	if err != nil {
 		b.Fatal(err)
