@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/multicluster/credential"
+	"rik.dev/rik/internal/multicluster/metrics"
 )
 
 // clusterController contains the flags of the command.
@@ -15,7 +16,7 @@ type clusterController struct {
 	kubeconfig, context string
 	controllers         controllers
 	logging             logging
-	metrics             metricsPort
+	metrics             metrics.Server
 }
 
 func clusterControllerCommand() *cobra.Command {
@@ -36,7 +37,7 @@ func clusterControllerCommand() *cobra.Command {
 	c.Flags().StringVar(&cc.context, "context", "", "context of the kubeconfig (default: the current context)")
 	cc.controllers.addFlags(c.Flags())
 	cc.logging.addFlags(c.Flags())
-	cc.metrics.addFlags(c.Flags())
+	addMetricsFlag(c.Flags(), &cc.metrics)
 	return c
 }
 
@@ -48,14 +49,14 @@ func (cc *clusterController) run(ctx context.Context, out io.Writer) error {
 	if cc.kubeconfig == "" {
 		return errors.New("set the kubeconfig of the kcp: --kubeconfig FILE")
 	}
-	if err := errors.Join(cc.controllers.validate(), cc.metrics.validate()); err != nil {
+	if err := errors.Join(cc.controllers.validate(), cc.metrics.Validate()); err != nil {
 		return err
 	}
 	config, err := connection("--kubeconfig", cc.kubeconfig, cc.context)
 	if err != nil {
 		return err
 	}
-	return cc.metrics.beside(ctx, log, func(ctx context.Context) error {
+	return cc.metrics.Beside(ctx, log, func(ctx context.Context) error {
 		return cc.controllers.run(ctx, config, credential.Requester(config), log)
 	})
 }

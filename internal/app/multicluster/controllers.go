@@ -15,6 +15,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/multicluster/cluster"
+	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/multicluster/negotiation"
 	"rik.dev/rik/internal/multicluster/syncer"
 )
@@ -92,22 +93,22 @@ type credentials = func(ctx context.Context, cluster string, uid types.UID) ([]b
 // run works on a kcp until ctx ends. Two runs in one process would use the same metrics, so the
 // second one returns an error.
 func (c *controllers) run(ctx context.Context, kcp *rest.Config, issue credentials, log *slog.Logger) error {
-	metrics := &scope{Registerer: legacyregistry.Registerer()}
-	defer metrics.end()
+	registry := &metrics.Scope{Registerer: legacyregistry.Registerer()}
+	defer registry.End()
 	negotiator, err := negotiation.New(negotiation.Config{
 		Rest: kcp, AutoPublish: c.autoPublish, Workers: c.threads,
-		Logger: log.With("component", "negotiation"), Metrics: metrics,
+		Logger: log.With("component", "negotiation"), Metrics: registry,
 	})
 	if err != nil {
 		return err
 	}
 	config := c.clusterConfig(kcp)
-	config.Credentials, config.Logger, config.Metrics = issue, log.With("component", "cluster-controller"), metrics
+	config.Credentials, config.Logger, config.Metrics = issue, log.With("component", "cluster-controller"), registry
 	keeper, err := cluster.New(config)
 	if err != nil {
 		return err
 	}
-	divide, err := c.splitter.prepare(kcp, log, metrics)
+	divide, err := c.splitter.prepare(kcp, log, registry)
 	if err != nil {
 		return err
 	}

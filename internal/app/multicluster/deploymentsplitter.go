@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/multicluster/splitter/controller"
 )
 
@@ -41,11 +42,11 @@ func (s *splitter) validate() error {
 }
 
 // prepare returns a function that divides the roots of a kcp until its context ends.
-func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, metrics prometheus.Registerer) (run func(context.Context) error, err error) {
+func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, registry prometheus.Registerer) (run func(context.Context) error, err error) {
 	if s.isOff() {
 		return func(context.Context) error { return nil }, nil
 	}
-	c, err := controller.New(controller.Config{Rest: kcp, Types: s.types, Logger: log.With("component", "splitter"), Metrics: metrics})
+	c, err := controller.New(controller.Config{Rest: kcp, Types: s.types, Logger: log.With("component", "splitter"), Metrics: registry})
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ type deploymentSplitter struct {
 	kubeconfig, context string
 	splitter            splitter
 	logging             logging
-	metrics             metricsPort
+	metrics             metrics.Server
 }
 
 func deploymentSplitterCommand() *cobra.Command {
@@ -78,7 +79,7 @@ func deploymentSplitterCommand() *cobra.Command {
 	c.Flags().StringVar(&d.context, "context", "", "context of the kubeconfig (default: the current context)")
 	d.splitter.addFlags(c.Flags())
 	d.logging.addFlags(c.Flags())
-	d.metrics.addFlags(c.Flags())
+	addMetricsFlag(c.Flags(), &d.metrics)
 	return c
 }
 
@@ -93,18 +94,18 @@ func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
 	if d.splitter.isOff() {
 		return fmt.Errorf("--%s=%s disables the splitter, so this program cannot run with it", splitTypesFlag, controller.NoTypes)
 	}
-	if err := errors.Join(d.splitter.validate(), d.metrics.validate()); err != nil {
+	if err := errors.Join(d.splitter.validate(), d.metrics.Validate()); err != nil {
 		return err
 	}
 	config, err := connection("--kubeconfig", d.kubeconfig, d.context)
 	if err != nil {
 		return err
 	}
-	metrics := &scope{Registerer: legacyregistry.Registerer()}
-	defer metrics.end()
-	run, err := d.splitter.prepare(config, log, metrics)
+	registry := &metrics.Scope{Registerer: legacyregistry.Registerer()}
+	defer registry.End()
+	run, err := d.splitter.prepare(config, log, registry)
 	if err != nil {
 		return err
 	}
-	return d.metrics.beside(ctx, log, run)
+	return d.metrics.Beside(ctx, log, run)
 }

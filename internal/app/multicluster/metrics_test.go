@@ -22,36 +22,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/testkit/kcptest"
 	"rik.dev/rik/internal/testkit/kube"
 	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
 	"rik.dev/rik/internal/testkit/served"
 )
-
-func TestMetricsAreForThisMachineAlone(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		address, want string
-	}{
-		"none":          {"", ""},
-		"loopback":      {"127.0.0.1:0", ""},
-		"loopback IPv6": {"[::1]:9090", ""},
-		"everywhere":    {":9090", "a loopback address"},
-		"all addresses": {"0.0.0.0:9090", "a loopback address"},
-		"another's":     {"192.0.2.1:9090", "a loopback address"},
-		"a name":        {"example.com:9090", "a loopback address"},
-		"no port":       {"127.0.0.1", "an address and a port"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			err := (&metricsPort{address: tc.address}).validate()
-			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("validate(%q) = %v, want %q", tc.address, err, tc.want)
-			}
-		})
-	}
-}
 
 // canary is a credential of a cluster.
 const canary = "c4n4ry-5ecret"
@@ -199,13 +176,13 @@ func refusesStrangers(t *testing.T, config *rest.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := client.Discovery().RESTClient().Get().AbsPath(metricsPath).Do(t.Context()).Raw()
+	text, err := client.Discovery().RESTClient().Get().AbsPath(metrics.Path).Do(t.Context()).Raw()
 	if err != nil || !bytes.Contains(text, []byte("apiserver_request_total")) {
 		t.Errorf("the metrics of the kcp, to its administrator: %.100q, %v", text, err)
 	}
 	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is refused, or the test fails
 	defer stranger.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+metricsPath, http.NoBody)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+metrics.Path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

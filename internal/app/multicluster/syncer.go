@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/multicluster/syncer"
 	"rik.dev/rik/internal/pause"
 )
@@ -25,7 +26,7 @@ type syncerCommandLine struct {
 	toKubeconfig, toContext     string
 	logLevel                    string
 	config                      syncer.Config
-	metrics                     metricsPort
+	metrics                     metrics.Server
 }
 
 func syncerCommand() *cobra.Command {
@@ -69,7 +70,7 @@ func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "interval of heartbeats")
 	addDeleteFlags(flags, &s.config.Deletes)
 	flags.StringVar(&s.logLevel, "log-level", "info", "log level: debug, info, warn or error")
-	s.metrics.addFlags(flags)
+	addMetricsFlag(flags, &s.metrics)
 }
 
 // prototypeFlags converts the flags of the prototype, which have one dash and underscores, to the
@@ -103,7 +104,7 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if s.fromKubeconfig == "" || s.config.Cluster == "" {
 		return errors.New("set the kubeconfig of the kcp and the name of the Cluster: --from-kubeconfig FILE --cluster NAME")
 	}
-	if err := s.metrics.validate(); err != nil {
+	if err := s.metrics.Validate(); err != nil {
 		return err
 	}
 	s.config.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
@@ -119,7 +120,7 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return s.metrics.beside(ctx, s.config.Logger, func(ctx context.Context) error {
+	return s.metrics.Beside(ctx, s.config.Logger, func(ctx context.Context) error {
 		return again(ctx, s.config.Logger, runs)
 	})
 }

@@ -1,4 +1,4 @@
-package multicluster
+package metrics
 
 import (
 	"slices"
@@ -8,18 +8,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// scope registers metrics for as long as the measured component runs.
-type scope struct {
+// Scope registers metrics for as long as the measured component runs.
+type Scope struct {
 	prometheus.Registerer
 
 	mu sync.Mutex
-	// registered are the collectors that end must unregister, by their descriptions. mu guards
+	// registered are the collectors that End must unregister, by their descriptions. mu guards
 	// it.
 	registered map[string]prometheus.Collector
 }
 
 // Register implements prometheus.Registerer.
-func (s *scope) Register(c prometheus.Collector) error {
+func (s *Scope) Register(c prometheus.Collector) error {
 	if err := s.Registerer.Register(c); err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (s *scope) Register(c prometheus.Collector) error {
 }
 
 // MustRegister implements prometheus.Registerer.
-func (s *scope) MustRegister(all ...prometheus.Collector) {
+func (s *Scope) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		if err := s.Register(c); err != nil {
 			panic(err)
@@ -43,14 +43,15 @@ func (s *scope) MustRegister(all ...prometheus.Collector) {
 
 // Unregister implements prometheus.Registerer. It removes its reference to the collector.
 // Otherwise the metrics of a removed Cluster would keep its syncer in memory.
-func (s *scope) Unregister(c prometheus.Collector) bool {
+func (s *Scope) Unregister(c prometheus.Collector) bool {
 	s.mu.Lock()
 	delete(s.registered, described(c))
 	s.mu.Unlock()
 	return s.Registerer.Unregister(c)
 }
 
-func (s *scope) end() {
+// End unregisters all metrics that are still registered.
+func (s *Scope) End() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.registered {

@@ -1,4 +1,4 @@
-package multicluster
+package metrics
 
 import (
 	"testing"
@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestScopeForgetsWhatEnded tests that scope does not keep collectors which a syncer has
+// TestScopeForgetsWhatEnded tests that Scope does not keep collectors which a syncer has
 // unregistered, wrapped with the name of its cluster. The remaining ones are unregistered at the
 // end.
 func TestScopeForgetsWhatEnded(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	s := &scope{Registerer: registry}
+	s := &Scope{Registerer: registry}
 	counter := func(name string) prometheus.Collector {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: "h"})
 		c.Inc()
@@ -33,7 +33,7 @@ func TestScopeForgetsWhatEnded(t *testing.T) {
 	if families, err := registry.Gather(); err != nil || len(families) != 1 || len(families[0].GetMetric()) != 1 {
 		t.Errorf("Gather() = %v, %v, want one metric", families, err)
 	}
-	s.end()
+	s.End()
 	if families, err := registry.Gather(); err != nil || len(families) != 0 {
 		t.Errorf("after its end: %v, %v", families, err)
 	}
