@@ -2,168 +2,58 @@ package multicluster
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"golang.org/x/tools/txtar"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "rewrite golden files")
-
-// TestCompat runs the command on the inputs of testdata/compat. The comment of an archive
-// describes the case. args is the command line, and in is the standard input. exit, stdout and
-// stderr are the expected results.
-func TestCompat(t *testing.T) {
-	files, err := filepath.Glob("testdata/compat/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d cases, %v", len(files), err)
-	}
-	for _, file := range files {
-		file, err := filepath.Abs(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) { checkCompat(t, file) })
-	}
-}
-
-func checkCompat(t *testing.T, file string) {
-	archive, err := txtar.ParseFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inputs := map[string][]byte{}
-	want := &txtar.Archive{Comment: archive.Comment}
-	for _, f := range archive.Files {
-		switch f.Name {
-		case "exit", "stdout", "stderr":
-			continue
-		}
-		inputs[f.Name] = f.Data
-		want.Files = append(want.Files, f)
-	}
-	t.Chdir(t.TempDir())
-	for name, data := range inputs {
-		if err := os.WriteFile(name, data, 0o600); err != nil {
+// TestCompatCommand tests the flags and the exit codes of the command. The package schema/compat
+// tests the comparison.
+func TestCompatCommand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	before, after := filepath.Join(dir, "old.yaml"), filepath.Join(dir, "new.yaml")
+	for file, text := range map[string]string{before: gadgetsCRD, after: strings.ReplaceAll(gadgetsCRD, "integer", "string")} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	code, stdout, stderr := runCompat(t, inputs["in"], strings.Fields(string(inputs["args"]))...)
-	got := *want
-	got.Files = append(got.Files, txtar.File{Name: "exit", Data: []byte(strconv.Itoa(code) + "\n")})
-	for _, out := range []txtar.File{{Name: "stdout", Data: stdout}, {Name: "stderr", Data: stderr}} {
-		if len(out.Data) > 0 {
-			got.Files = append(got.Files, out)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(file, txtar.Format(&got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(before), string(txtar.Format(&got))); diff != "" {
-		t.Errorf("compat %s (-want +got):\n%s", inputs["args"], diff)
-	}
-}
-
-// runCompat runs the command as app.Main does.
-func runCompat(t *testing.T, in []byte, args ...string) (code int, stdout, stderr []byte) {
-	t.Helper()
-	var out, complaints bytes.Buffer
-	c := compatCommand()
-	c.SilenceErrors, c.SilenceUsage = true, true
-	c.SetIn(bytes.NewReader(in))
-	c.SetOut(&out)
-	c.SetErr(&complaints)
-	c.SetArgs(args)
-	err := c.ExecuteContext(context.Background())
-	if err == nil {
-		return 0, out.Bytes(), complaints.Bytes()
-	}
-	var exit *ExitError
-	if !errors.As(err, &exit) {
-		t.Fatalf("compat %v = %v, want an error with an exit code", args, err)
-	}
-	complaints.WriteString("compat: " + err.Error() + "\n")
-	return exit.Code, out.Bytes(), complaints.Bytes()
-}
-
-// TestCompatDenominators tests that the output of --lcd is a CRD that an API server accepts, and
-// that is compatible with both inputs.
-func TestCompatDenominators(t *testing.T) {
-	files, err := filepath.Glob("testdata/compat/lcd*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	written := 0
-	for _, file := range files {
-		archive, err := txtar.ParseFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := t.TempDir()
-		for _, f := range archive.Files {
-			if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
-				t.Fatal(err)
+	for name, tc := range map[string]struct {
+		args       []string
+		code       int
+		out, fails string
+	}{
+		"compatible":     {[]string{before, before}, 0, "gadgets.changes.example.org v1: compatible\n", ""},
+		"incompatible":   {[]string{before, after}, 1, "incompatible", "NEW does not accept every object"},
+		"JSON":           {[]string{before, before, "-o", "json"}, 0, `"compatible": true`, ""},
+		"LCD":            {[]string{before, after, "--lcd"}, 0, "kind: CustomResourceDefinition", ""},
+		"standard input": {[]string{"-", before}, 0, "compatible", ""},
+		"one file":       {[]string{before}, 2, "", "expected the two files OLD and NEW, got 1 (see compat --help)"},
+		"no such file":   {[]string{before, dir + "/nowhere"}, 2, "", "nowhere"},
+		"a format":       {[]string{before, after, "-o", "xml"}, 2, "", `--output "xml"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			c := compatCommand()
+			c.SilenceErrors, c.SilenceUsage = true, true
+			c.SetIn(strings.NewReader(gadgetsCRD))
+			c.SetOut(&out)
+			c.SetErr(&bytes.Buffer{})
+			c.SetArgs(tc.args)
+			err := c.ExecuteContext(t.Context())
+			var exit *ExitError
+			code := 0
+			if errors.As(err, &exit) {
+				code = exit.Code
+			} else if err != nil {
+				t.Fatalf("compat %q = %v, want an error with an exit code", tc.args, err)
 			}
-		}
-		before, after := filepath.Join(dir, "old.yaml"), filepath.Join(dir, "new.yaml")
-		code, lcd, _ := runCompat(t, nil, before, after, "--lcd")
-		if code != 0 {
-			continue
-		}
-		written++
-		checkCRD(t, file, lcd)
-		for _, other := range []string{before, after} {
-			// A missing version does not affect the comparison of schemas.
-			if code, out, complaints := runCompat(t, lcd, "-", other); code != 0 {
-				t.Errorf("%s: compat LCD %s = %d:\n%s%s", file, filepath.Base(other), code, out, complaints)
+			if code != tc.code || !strings.Contains(out.String(), tc.out) || err != nil && (tc.fails == "" || !strings.Contains(err.Error(), tc.fails)) {
+				t.Errorf("compat %q = %d, %v, want %d and %q:\n%s", tc.args, code, err, tc.code, tc.fails, out.String())
 			}
-		}
+		})
 	}
-	if written < 2 {
-		t.Errorf("%d CRDs were written, want two or more", written)
-	}
-}
-
-// checkCRD applies the validation of Kubernetes for a new CRD.
-func checkCRD(t *testing.T, name string, raw []byte) {
-	t.Helper()
-	crd, internal := &apiextensionsv1.CustomResourceDefinition{}, &apiextensions.CustomResourceDefinition{}
-	if err := yaml.UnmarshalStrict(raw, crd); err != nil {
-		t.Fatalf("%s: decoding the CRD: %v", name, err)
-	}
-	apiextensionsv1.SetDefaults_CustomResourceDefinition(crd)
-	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil); err != nil {
-		t.Fatalf("%s: converting the CRD: %v", name, err)
-	}
-	internal.Status.StoredVersions = []string{storageOf(crd)}
-	if errs := validation.ValidateCustomResourceDefinition(t.Context(), internal); len(errs) > 0 {
-		t.Errorf("%s: the CRD is not valid: %v", name, errs.ToAggregate())
-	}
-}
-
-func storageOf(crd *apiextensionsv1.CustomResourceDefinition) string {
-	for i := range crd.Spec.Versions {
-		if crd.Spec.Versions[i].Storage {
-			return crd.Spec.Versions[i].Name
-		}
-	}
-	return ""
 }

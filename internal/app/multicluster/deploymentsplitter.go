@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -28,11 +27,8 @@ func (s *splitter) addFlags(flags *pflag.FlagSet) {
 		controller.NoTypes+" for no type")
 }
 
-// isOff reports whether the splitter is disabled.
-func (s *splitter) isOff() bool { return slices.Equal(s.types, []string{controller.NoTypes}) }
-
 func (s *splitter) validate() error {
-	if s.isOff() {
+	if controller.IsOff(s.types) {
 		return nil
 	}
 	if err := controller.ValidateTypes(s.types); err != nil {
@@ -43,7 +39,7 @@ func (s *splitter) validate() error {
 
 // prepare returns a function that divides the roots of a kcp until its context ends.
 func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, registry prometheus.Registerer) (run func(context.Context) error, err error) {
-	if s.isOff() {
+	if controller.IsOff(s.types) {
 		return func(context.Context) error { return nil }, nil
 	}
 	c, err := controller.New(controller.Config{Rest: kcp, Types: s.types, Logger: log.With("component", "splitter"), Metrics: registry})
@@ -91,7 +87,7 @@ func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
 	if d.kubeconfig == "" {
 		return errors.New("set the kubeconfig of the kcp: --kubeconfig FILE")
 	}
-	if d.splitter.isOff() {
+	if controller.IsOff(d.splitter.types) {
 		return fmt.Errorf("--%s=%s disables the splitter, so this program cannot run with it", splitTypesFlag, controller.NoTypes)
 	}
 	if err := errors.Join(d.splitter.validate(), d.metrics.Validate()); err != nil {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,7 +16,6 @@ import (
 
 	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/multicluster/syncer"
-	"rik.dev/rik/internal/pause"
 )
 
 // syncerCommandLine contains the flags of the command.
@@ -120,24 +118,7 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return s.metrics.Beside(ctx, s.config.Logger, func(ctx context.Context) error {
-		return again(ctx, s.config.Logger, runs)
-	})
-}
-
-// again restarts the syncer when the Cluster upstream was created again, because the old syncer
-// belongs to the deleted Cluster.
-func again(ctx context.Context, log *slog.Logger, s *syncer.Syncer) error {
-	for {
-		err := s.Run(ctx)
-		if !errors.Is(err, syncer.ErrClusterGone) {
-			return err
-		}
-		log.Warn("starting the syncer again", "err", err)
-		if !pause.For(ctx, time.Second) {
-			return nil
-		}
-	}
+	return s.metrics.Beside(ctx, s.config.Logger, runs.RunAgain)
 }
 
 func (s *syncerCommandLine) downstream() (*rest.Config, error) {

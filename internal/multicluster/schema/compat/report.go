@@ -2,7 +2,7 @@
 // is the largest CRD that both can hold? It applies [schema.Compatible] and [schema.Meet] to every
 // version, and adds what concerns the CRD as a whole: its versions, storage and conversion.
 //
-// The main type is [Report]. The package reads no files.
+// The main type is [Report]. A [Comparison] reads the CRDs from files and writes the report.
 package compat
 
 import (

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,6 +58,9 @@ func (c *Config) Validate() error {
 	}
 	return errors.Join(append(problems, ValidateTypes(c.Types))...)
 }
+
+// IsOff reports whether the names select no types. The controller then has nothing to do.
+func IsOff(names []string) bool { return slices.Equal(names, []string{NoTypes}) }
 
 // ValidateTypes reports every name that is not the name of a type that can be divided.
 func ValidateTypes(names []string) error {
