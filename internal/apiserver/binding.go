@@ -52,7 +52,7 @@ func (s *Server) findCluster(ctx context.Context) error {
 // hasServed reports whether a server without an identity has run on the data directory: there
 // is a token for nodes, or the audit log has entries.
 func hasServed(cfg Config) bool {
-	for _, file := range []string{filepath.Join(cfg.DataDir, nodeTokenFile), filepath.Join(cfg.DataDir, "audit.log"), cfg.AuditLog} {
+	for _, file := range []string{filepath.Join(cfg.DataDir, NodeTokenFile), filepath.Join(cfg.DataDir, "audit.log"), cfg.AuditLog} {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
 			return true
 		}

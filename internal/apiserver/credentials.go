@@ -33,8 +33,9 @@ const (
 	serviceAccountKeyFile = "pki/service-account.key"
 	encryptionFile        = "encryption.yaml"
 	datastoreDir          = "datastore"
-	// nodeTokenFile is written by the caller. It allows nodes to join.
-	nodeTokenFile = "node-token"
+	// NodeTokenFile is written by the caller, into the data directory. It has a join token for the
+	// machine's administrator.
+	NodeTokenFile = "node-token"
 	// KubeconfigFile is the administrator's kubeconfig in the data directory.
 	KubeconfigFile = "admin.kubeconfig"
 	// RIKConfigFile is the administrator's RIKCONFIG in the data directory.
@@ -106,7 +107,7 @@ func (c *credentials) makePrivate(logger *slog.Logger) error {
 			logger.Warn("other users could change the files in a directory of the server; its mode is now 0700. Check that its files were not changed", "directory", dir)
 		}
 	}
-	for _, name := range []string{KubeconfigFile, RIKConfigFile, nodeTokenFile} {
+	for _, name := range []string{KubeconfigFile, RIKConfigFile, NodeTokenFile} {
 		info, err := os.Stat(c.path(name))
 		if err != nil || info.Mode().Perm()&0o077 == 0 {
 			continue // a missing file is created later

@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/app/node"
 	"rik.dev/rik/internal/controller/network"
+	"rik.dev/rik/internal/controller/nodeapi"
 	"rik.dev/rik/internal/scheduler"
 )
 
@@ -93,7 +94,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.StringVar(&f.control.Network.ServiceCIDR, "service-cidr", network.DefaultServiceCIDR, "address range of cluster IPs (IPv4)")
 	s.StringVar(&f.control.NodePorts, "service-node-port-range", validation.DefaultNodePorts, "node ports that workloads may use (nodePort, loadBalancer): a list of ports and ranges; a port that rik itself uses must be listed as a single port")
 	s.StringVar(&f.control.Network.Domain, "cluster-domain", network.DefaultDomain, "domain of the names of workloads")
-	s.DurationVar(&f.control.NodeValidity, "node-certificate-validity", 30*24*time.Hour, "validity of a node's certificate; the node renews it")
+	s.DurationVar(&f.control.NodeValidity, "node-certificate-validity", nodeapi.DefaultValidity, "validity of a node's certificate; the node renews it")
 }
 
 func (f *flags) schedulerPorts(s *pflag.FlagSet) {
@@ -169,8 +170,8 @@ func (f *flags) validatePlane() []error {
 		problems = append(problems, err)
 	}
 	problems = append(problems, notNegative("--replace-after", f.control.ReplaceAfter)...)
-	if v := f.control.NodeValidity; v < minNodeValidity {
-		problems = append(problems, fmt.Errorf("--node-certificate-validity %s is too short: nodes need at least %s to renew their certificates", v, minNodeValidity))
+	if v := f.control.NodeValidity; v < nodeapi.MinValidity {
+		problems = append(problems, fmt.Errorf("--node-certificate-validity %s is too short: nodes need at least %s to renew their certificates", v, nodeapi.MinValidity))
 	}
 	for _, f := range []struct{ flag, file string }{
 		{"--datastore-cafile", f.control.DatastoreCA}, {"--datastore-certfile", f.control.DatastoreCert}, {"--datastore-keyfile", f.control.DatastoreKey},
@@ -196,9 +197,6 @@ func (f *flags) validateTogether() []error {
 		"--port": f.control.Port, "--node-port": f.control.NodePort, "--worker-port": f.scheduler.WorkerPort,
 	})
 }
-
-// minNodeValidity allows a node several attempts to renew its certificate.
-const minNodeValidity = time.Minute
 
 func notNegative(flag string, d time.Duration) []error {
 	if d < 0 {

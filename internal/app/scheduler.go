@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"rik.dev/rik/internal/apiserver/authority"
 	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/scheduler"
@@ -46,9 +47,9 @@ type brain struct {
 
 // newBrain opens the ports. withController also opens the port for a controller in another
 // process.
-func newBrain(ctx context.Context, s SchedulerSettings, withController bool, authority *pki.Authority, log *slog.Logger) (*brain, error) {
+func newBrain(ctx context.Context, s SchedulerSettings, withController bool, ca *pki.Authority, log *slog.Logger) (*brain, error) {
 	b := &brain{controllers: newPipe(), workers: newPipe()}
-	config, leaf, err := serverTLS(ctx, authority, ownHosts(s.ExtraSANs...), log)
+	config, leaf, err := ca.ServerTLS(ctx, pki.OwnHosts(s.ExtraSANs...), log)
 	if err != nil {
 		return nil, err
 	}
@@ -60,11 +61,9 @@ func newBrain(ctx context.Context, s SchedulerSettings, withController bool, aut
 		Controllers: []scheduler.Endpoint{{Listener: b.controllers, Trusted: true}},
 		Workers:     []scheduler.Endpoint{{Listener: b.workers, Trusted: true}},
 		NodeTimeout: s.NodeTimeout,
-		// Several heartbeats fit into the timeout, so one or two lost ones do not matter.
-		HeartbeatInterval: min(scheduler.DefaultHeartbeatInterval, s.NodeTimeout/4),
-		Name:              "scheduler",
-		Logger:            log.With("component", "scheduler"),
-		Registry:          legacyregistry.Registerer(),
+		Name:        "scheduler",
+		Logger:      log.With("component", "scheduler"),
+		Registry:    legacyregistry.Registerer(),
 	}
 	if s.Packing {
 		c.Placement.Strategy = placement.BinPack
@@ -134,12 +133,12 @@ func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
 		return err
 	}
 	s := f.schedulerSettings()
-	authority, err := openAuthority(s.DataDir, false)
+	ca, err := authority.Open(s.DataDir, false)
 	if err != nil {
 		return err
 	}
 	s.Connections = listener.NewConnections(listener.Budget{}, log)
-	b, err := newBrain(ctx, s, true, authority, log)
+	b, err := newBrain(ctx, s, true, ca, log)
 	if err != nil {
 		return err
 	}

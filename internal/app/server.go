@@ -5,39 +5,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"rik.dev/rik/internal/apiserver"
-	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/apiserver/registry/inprocess"
-	"rik.dev/rik/internal/app/size"
-	"rik.dev/rik/internal/atomicfile"
+	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/nodeapi"
+	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/pki"
+	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/version"
 )
-
-// TokenFile is a file in the data directory with a join token for the machine's administrator.
-const TokenFile = "node-token"
 
 // ControlPlane configures the API server and the controller.
 type ControlPlane struct {
@@ -51,14 +46,13 @@ type ControlPlane struct {
 
 	DatastoreEndpoint, DatastoreCA, DatastoreCert, DatastoreKey string
 	// DatastoreQuota is the quota of the embedded etcd.
-	DatastoreQuota size.Bytes
+	DatastoreQuota datastore.Quota
 	// NewCluster and AcceptKeys are as in apiserver.Config.
 	NewCluster, AcceptKeys bool
 
 	// InsecureLegacyAddress serves the published API over plain HTTP; empty means not at all.
 	InsecureLegacyAddress string
-	// LeaderElection makes the controller wait for the lease. On a datastore that another server
-	// can use too, the controller always takes part in the election.
+	// LeaderElection makes the controller wait for the lease.
 	LeaderElection bool
 	ReplaceAfter   time.Duration
 	// NodeTimeout is how long the controller may have no scheduler before all nodes count as not
@@ -88,7 +82,8 @@ type plane struct {
 	// local is the in-process listener of the node service.
 	local pipe
 
-	late   sessions
+	// These need the controller, which is created after the API server.
+	late   instance.LateSessions
 	routes routes
 }
 
@@ -131,20 +126,9 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 	return p, nil
 }
 
-// nodePorts returns the ports of nodes that workloads may use. It excludes rik's own ports,
-// because clients of a restarting server would otherwise reach a workload.
+// nodePorts returns the ports of nodes that workloads may use.
 func (c ControlPlane) nodePorts() (validation.NodePorts, error) {
-	// Exclude the usual ports of components that run as separate processes too.
-	const vxlan, names, schedulerPort = 8472, 4953, 4996
-	own := map[validation.OwnPort]string{
-		{Protocol: rik.ProtocolUDP, Port: vxlan}: "the tunnels between nodes (VXLAN)",
-		{Protocol: rik.ProtocolUDP, Port: names}: "the nodes' name servers", {Protocol: rik.ProtocolTCP, Port: names}: "the nodes' name servers",
-	}
-	for port, what := range map[int]string{
-		c.Port: "the API", c.NodePort: "connections of nodes to the controller", c.WorkerPort: "connections of nodes to the scheduler", schedulerPort: "the scheduler",
-	} {
-		own[validation.OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what //nolint:gosec // a port
-	}
+	own := validation.OwnPorts(validation.ServerPorts{API: c.Port, Nodes: c.NodePort, Workers: c.WorkerPort})
 	ports, err := validation.ParseNodePorts(cmp.Or(c.NodePorts, validation.DefaultNodePorts), own)
 	if err != nil {
 		return ports, fmt.Errorf("--service-node-port-range: %w", err)
@@ -159,29 +143,26 @@ func (p *plane) release(ctx context.Context) error {
 	return p.api.Run(ended)
 }
 
-// elects reports whether the controller takes part in an election. On a shared datastore it
-// always does, because a second server must not act at the same time, even if the administrator
-// forgot the flag.
-func (c ControlPlane) elects() bool {
-	return c.LeaderElection || datastore.Config{Endpoint: c.DatastoreEndpoint}.Shared()
-}
-
 func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn, error)) error {
-	host, err := os.Hostname()
+	identity, err := controller.ProcessIdentity()
 	if err != nil {
-		return fmt.Errorf("reading the host name: %w", err)
+		return err
 	}
+	instances := inprocess.NewInstances(p.api.Stores().Instances)
 	p.controller, err = controller.New(controller.Config{
-		RestConfig:     p.api.LoopbackConfig(),
-		Instances:      writes{inprocess.NewInstances(p.api.Stores().Instances)},
-		SchedulerDial:  scheduler,
-		Identity:       fmt.Sprintf("%s-%d", host, os.Getpid()),
-		LeaderElection: p.settings.elects(),
-		ReplaceAfter:   p.settings.ReplaceAfter,
-		NodeTimeout:    p.settings.NodeTimeout,
-		Network:        p.settings.Network,
-		Logger:         p.log.With("component", "controller"),
-		Metrics:        legacyregistry.Registerer(),
+		RestConfig: p.api.LoopbackConfig(),
+		Instances: store.OverWriter(instances, func(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error {
+			return instances.Delete(ctx, namespace, name, inprocess.DeleteOptions{UID: uid, GraceSeconds: graceSeconds})
+		}),
+		SchedulerDial:   scheduler,
+		Identity:        identity,
+		LeaderElection:  p.settings.LeaderElection,
+		SharedDatastore: datastore.Config{Endpoint: p.settings.DatastoreEndpoint}.Shared(),
+		ReplaceAfter:    p.settings.ReplaceAfter,
+		NodeTimeout:     p.settings.NodeTimeout,
+		Network:         p.settings.Network,
+		Logger:          p.log.With("component", "controller"),
+		Metrics:         legacyregistry.Registerer(),
 	})
 	if err != nil {
 		return err
@@ -204,10 +185,17 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 	if err != nil {
 		return err
 	}
-	p.late.nodes.Store(p.nodes)
-	p.routes.why.set(p.controller.WhyHandler())
-	p.routes.metrics.set(p.controller.MetricsHandler())
-	p.routes.tokens.set(p.tokens.Handler())
+	p.late.Set(instance.SessionService{
+		Open: func(ctx context.Context, node string, open *nodev1.OpenSession) (instance.Session, error) {
+			return p.nodes.Open(ctx, node, open)
+		},
+		NotConnected: []error{nodeapi.ErrNodeNotConnected, nodeapi.ErrNodeLost},
+		NotOpened:    []error{nodeapi.ErrNotOpened},
+		Busy:         []error{nodeapi.ErrBusy},
+	})
+	p.routes.why.Set(p.controller.WhyHandler())
+	p.routes.metrics.Set(p.controller.MetricsHandler())
+	p.routes.tokens.Set(p.tokens.Handler())
 	return nil
 }
 
@@ -244,7 +232,7 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 	group.Go(func() error { return p.tokens.Run(ctx, p.log.With("component", "jointoken")) })
 	group.Go(func() error { return p.serveNodes(ctx) })
 	group.Go(func() error {
-		if err := p.ensureToken(ctx); err != nil && ctx.Err() == nil {
+		if err := p.tokens.EnsureFile(ctx, filepath.Join(p.settings.DataDir, apiserver.NodeTokenFile)); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
@@ -268,7 +256,7 @@ func (p *plane) serveNodes(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serving nodes: %w", err)
 	}
-	config, leaf, err := serverTLS(ctx, p.authority, ownHosts(append(p.settings.ExtraSANs, p.settings.AdvertiseAddress)...), p.log)
+	config, leaf, err := p.authority.ServerTLS(ctx, pki.OwnHosts(append(p.settings.ExtraSANs, p.settings.AdvertiseAddress)...), p.log)
 	if err != nil {
 		return errors.Join(err, socket.Close())
 	}
@@ -282,16 +270,10 @@ func (p *plane) serveNodes(ctx context.Context) error {
 }
 
 func (p *plane) nodeServer(trusted bool, options ...grpc.ServerOption) *grpc.Server {
-	options = append(append(options, nodeapi.ServerOptions()...), grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence, Timeout: silence}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 4, PermitWithoutStream: true}))
-	server := grpc.NewServer(options...)
+	server := grpc.NewServer(append(options, nodeapi.ServerOptions()...)...)
 	p.nodes.Register(server, trusted)
 	return server
 }
-
-// silence is the time without traffic after which a connection is probed, and the timeout of
-// that probe.
-const silence = 10 * time.Second
 
 // serveGRPC serves until ctx ends.
 func serveGRPC(ctx context.Context, listener net.Listener, server *grpc.Server) error {
@@ -301,19 +283,6 @@ func serveGRPC(ctx context.Context, listener net.Listener, server *grpc.Server) 
 		return fmt.Errorf("serving on %s: %w", listener.Addr(), err)
 	}
 	return nil
-}
-
-// ensureToken creates the administrator's join token at the first start.
-func (p *plane) ensureToken(ctx context.Context) error {
-	path := filepath.Join(p.settings.DataDir, TokenFile)
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	token, err := p.tokens.Create(ctx, jointoken.Options{Description: "created at the first start, saved in " + path})
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(path, []byte(token.Text()+"\n"))
 }
 
 // auditOf records the requests of nodes to the controller in the API server's audit log.

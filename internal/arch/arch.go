@@ -121,6 +121,8 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},
+	// Simulated nodes are admitted through the API. The scheduler itself knows no API.
+	{Under: "internal/scheduler/simulate/admission", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver"}},
 	{Under: "internal/riklet", May: shared, MustNot: heavy},
 	{Under: "internal/riklet/runner/engine", May: []string{"api", "internal/riklet/cgroup", "internal/riklet/instance", "internal/riklet/lifecycle", "internal/riklet/netns", "internal/riklet/progress", "internal/riklet/runner/spec", "internal/riklet/shim"}, MustNot: heavy},
 	{Under: "internal/riklet/runner/command", May: []string{"internal/riklet/instance"}, MustNot: heavy},

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"net/http"
 	"sync"
 	"time"
@@ -60,6 +61,9 @@ type Config struct {
 	// LeaderElection waits until other controllers release the Lease. Without it this controller
 	// must be the only one, and takes over the Lease at once.
 	LeaderElection bool
+	// SharedDatastore means that another server may use the datastore at the same time. The
+	// controller then always waits for the Lease, even if the administrator forgot the flag.
+	SharedDatastore bool
 	// ReplaceAfter is the time without a message from a node after which its instances are
 	// replaced. Zero means DefaultReplaceAfter.
 	ReplaceAfter time.Duration
@@ -75,6 +79,19 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics registers the controller's metrics. It is optional.
 	Metrics prometheus.Registerer
+}
+
+// elects reports whether the controller takes part in an election. Two controllers of one datastore
+// must not act at the same time.
+func (c *Config) elects() bool { return c.LeaderElection || c.SharedDatastore }
+
+// ProcessIdentity returns an Identity for the controller of this process.
+func ProcessIdentity() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("reading the host name: %w", err)
+	}
+	return fmt.Sprintf("%s-%d", host, os.Getpid()), nil
 }
 
 // Validate reports every problem in a configuration.
@@ -257,7 +274,7 @@ func (c *Controller) attempt(ctx context.Context) error {
 	if err := ensureNamespace(ctx, c.client, Namespace); err != nil {
 		return err
 	}
-	if c.config.LeaderElection {
+	if c.config.elects() {
 		standby := func() {
 			c.config.Logger.Info("another controller is the active one")
 			c.becomeReady()

@@ -55,7 +55,7 @@ type Config struct {
 	LegacyWorker     net.Listener
 
 	// HeartbeatInterval is the interval at which nodes must send heartbeats. Zero means the
-	// default.
+	// default, or a shorter interval if NodeTimeout is short.
 	HeartbeatInterval time.Duration
 	// NodeTimeout is the time without a message after which a node is lost. Zero means the
 	// default.
@@ -129,11 +129,12 @@ func local(a net.Addr) bool {
 
 func (c *Config) timing() (heartbeat, timeout time.Duration) {
 	heartbeat, timeout = c.HeartbeatInterval, c.NodeTimeout
-	if heartbeat == 0 {
-		heartbeat = DefaultHeartbeatInterval
-	}
 	if timeout == 0 {
 		timeout = DefaultNodeTimeout
+	}
+	if heartbeat == 0 {
+		// Several heartbeats fit into the timeout, so one or two lost ones do not matter.
+		heartbeat = min(DefaultHeartbeatInterval, timeout/4)
 	}
 	return heartbeat, timeout
 }

@@ -214,7 +214,8 @@ func TestConfigIsChecked(t *testing.T) {
 		"trusted with TLS":   {Config{Workers: []Endpoint{{Listener: memory, Trusted: true, TLS: mutual}}}, "must not be set together"},
 		"legacy on the net":  {Config{LegacyWorker: anywhere}, "not a loopback"},
 		"legacy on loopback": {Config{LegacyWorker: real}, ""},
-		"timeout too short":  {Config{NodeTimeout: time.Second}, "longer than"},
+		"timeout too short":  {Config{HeartbeatInterval: time.Second, NodeTimeout: time.Second}, "longer than"},
+		"short timeout":      {Config{NodeTimeout: time.Second}, ""},
 		"negative":           {Config{HeartbeatInterval: -1}, "negative"},
 	}
 	for name, tc := range tests {

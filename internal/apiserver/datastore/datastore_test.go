@@ -159,3 +159,17 @@ func TestPasswordsAreNotShown(t *testing.T) {
 		}
 	}
 }
+
+// TestShared tests that only a datastore in the data directory, which is locked, belongs to one
+// server alone.
+func TestShared(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]bool{
+		"": false, "sqlite://": false, "sqlite:///srv/rik.db": true,
+		"https://a:2379,https://b:2379": true, "postgres://rik@db/rik": true, "mysql://rik@tcp(db)/rik": true,
+	} {
+		if got := (Config{Endpoint: endpoint}).Shared(); got != want {
+			t.Errorf("another server can use the datastore %q: %v, want %v", endpoint, got, want)
+		}
+	}
+}

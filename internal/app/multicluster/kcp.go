@@ -15,7 +15,7 @@ import (
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
-	"rik.dev/rik/internal/app/size"
+	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/multicluster/credential"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
@@ -33,7 +33,7 @@ const (
 type kcp struct {
 	server         apiserver.Config
 	etcdServers    string
-	quota          size.Bytes
+	quota          datastore.Quota
 	runControllers bool
 	controllers    controllers
 	logging        logging

@@ -20,6 +20,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -32,6 +33,10 @@ import (
 // DefaultValidity is the validity of a node's certificate. A node renews it long before it
 // expires.
 const DefaultValidity = 30 * 24 * time.Hour
+
+// MinValidity is the shortest useful validity of a node's certificate. It allows a node several
+// attempts to renew its certificate.
+const MinValidity = time.Minute
 
 // Verifier checks join tokens. The error of a refusal is jointoken.ErrRefused.
 type Verifier interface {
@@ -157,11 +162,18 @@ const (
 	otherStreams = 64
 )
 
-// ServerOptions are the limits of a gRPC server that serves nodes.
+// silence is the time without traffic after which a connection is probed, and the timeout of that
+// probe.
+const silence = 10 * time.Second
+
+// ServerOptions are the limits of a gRPC server that serves nodes, and how it finds connections that
+// are lost.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.StaticStreamWindowSize(nodev1.Window), grpc.StaticConnWindowSize(nodev1.ConnectionWindow),
 		grpc.MaxConcurrentStreams(nodev1.MaxSessions + otherStreams), grpc.MaxRecvMsgSize(maxFromNode),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: silence, Timeout: silence}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 4, PermitWithoutStream: true}),
 	}
 }
 

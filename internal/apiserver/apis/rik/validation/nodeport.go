@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
 )
 
@@ -24,6 +25,33 @@ type NodePorts struct {
 type OwnPort struct {
 	Protocol rik.Protocol
 	Port     int32
+}
+
+// The ports that every node uses, and the usual port of a scheduler that runs as a separate process.
+const (
+	portTunnels   = 8472 // VXLAN
+	portNames     = 4953
+	portScheduler = rikv1alpha1.PortScheduler
+)
+
+// ServerPorts are the ports of a control plane and of its scheduler.
+type ServerPorts struct{ API, Nodes, Workers int }
+
+// OwnPorts returns rik's own ports with their purposes. Workloads may not use them, because clients
+// of a restarting server would otherwise reach a workload.
+func OwnPorts(s ServerPorts) map[OwnPort]string {
+	const names = "the nodes' name servers"
+	own := map[OwnPort]string{
+		{Protocol: rik.ProtocolUDP, Port: portTunnels}: "the tunnels between nodes (VXLAN)",
+		{Protocol: rik.ProtocolUDP, Port: portNames}:   names,
+		{Protocol: rik.ProtocolTCP, Port: portNames}:   names,
+	}
+	for port, what := range map[int]string{
+		s.API: "the API", s.Nodes: "connections of nodes to the controller", s.Workers: "connections of nodes to the scheduler", portScheduler: "the scheduler",
+	} {
+		own[OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what //nolint:gosec // a port
+	}
+	return own
 }
 
 // portRange is a range of ports, including both ends.

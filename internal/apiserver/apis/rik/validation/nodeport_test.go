@@ -74,3 +74,20 @@ func TestNodePorts(t *testing.T) {
 		t.Errorf("the zero value: %v", errs)
 	}
 }
+
+// TestOwnPorts tests that the ports of rik, also those that every node uses, are not for workloads.
+func TestOwnPorts(t *testing.T) {
+	t.Parallel()
+	own := validation.OwnPorts(validation.ServerPorts{API: 5000, Nodes: 4997, Workers: 4995})
+	for _, p := range []validation.OwnPort{
+		{Protocol: rik.ProtocolTCP, Port: 5000}, {Protocol: rik.ProtocolTCP, Port: 4997}, {Protocol: rik.ProtocolTCP, Port: 4995}, {Protocol: rik.ProtocolTCP, Port: 4996},
+		{Protocol: rik.ProtocolUDP, Port: 8472}, {Protocol: rik.ProtocolUDP, Port: 4953}, {Protocol: rik.ProtocolTCP, Port: 4953},
+	} {
+		if own[p] == "" {
+			t.Errorf("workloads may use %s port %d", p.Protocol, p.Port)
+		}
+	}
+	if len(own) != 7 {
+		t.Errorf("OwnPorts() = %v, want seven ports", own)
+	}
+}

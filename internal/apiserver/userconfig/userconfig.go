@@ -1,4 +1,5 @@
-package app
+// Package userconfig gives the user who started a server with sudo a configuration for rikctl.
+package userconfig
 
 import (
 	"errors"
@@ -9,18 +10,22 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-
-	"rik.dev/rik/internal/apiserver"
 )
 
-// shareConfig writes a configuration for rikctl for the user who started the server with sudo,
-// unless that user has one. It only logs errors, because the server works without.
-func shareConfig(dataDir string, log *slog.Logger) {
+// Share copies a configuration for rikctl to ~/.rik/config.yaml of the user who started the server
+// with sudo, unless that user has one. It only logs errors, because the server works without.
+func Share(source string, log *slog.Logger) {
 	name := os.Getenv("SUDO_USER")
 	if name == "" || name == "root" {
 		return
 	}
-	path, err := copyConfig(dataDir, name)
+	u, err := user.Lookup(name)
+	var path string
+	if err != nil {
+		err = fmt.Errorf("looking up user %s: %w", name, err)
+	} else {
+		path, err = copyTo(source, u)
+	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
 	case err != nil:
@@ -30,12 +35,8 @@ func shareConfig(dataDir string, log *slog.Logger) {
 	}
 }
 
-// copyConfig writes ~/.rik/config.yaml of a user, owned by that user, with mode 0600.
-func copyConfig(dataDir, name string) (string, error) {
-	u, err := user.Lookup(name)
-	if err != nil {
-		return "", fmt.Errorf("looking up user %s: %w", name, err)
-	}
+// copyTo writes ~/.rik/config.yaml of a user, owned by that user, with mode 0600.
+func copyTo(source string, u *user.User) (string, error) {
 	uid, err := strconv.Atoi(u.Uid)
 	if err != nil {
 		return "", err
@@ -44,7 +45,7 @@ func copyConfig(dataDir, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	raw, err := os.ReadFile(filepath.Join(dataDir, apiserver.RIKConfigFile))
+	raw, err := os.ReadFile(source)
 	if err != nil {
 		return "", err
 	}

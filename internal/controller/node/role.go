@@ -1,4 +1,4 @@
-package app
+package node
 
 import (
 	"context"
@@ -15,9 +15,10 @@ import (
 // roleInterval is the interval of checks whether the server's own node has joined.
 const roleInterval = 500 * time.Millisecond
 
-// markControlPlane labels the node on the control plane's machine with the role control-plane. A
-// node must not set a role itself, so the role is not among the labels that the node sends.
-func markControlPlane(ctx context.Context, c client.Client, name string, log *slog.Logger) {
+// MarkControlPlane labels the node on the control plane's machine with the role control-plane, as
+// soon as the node has joined. A node must not set a role itself, so the role is not among the
+// labels that the node sends.
+func MarkControlPlane(ctx context.Context, c client.Client, name string, log *slog.Logger) {
 	role := rikv1alpha1.LabelRolePrefix + "control-plane"
 	_ = wait.PollUntilContextCancel(ctx, roleInterval, true, func(ctx context.Context) (bool, error) {
 		n := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
