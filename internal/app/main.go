@@ -15,7 +15,7 @@ import (
 
 	"rik.dev/rik/internal/app/multicluster"
 	"rik.dev/rik/internal/app/node"
-	"rik.dev/rik/internal/app/users"
+	"rik.dev/rik/internal/rikctl/handover"
 	"rik.dev/rik/internal/version"
 )
 
@@ -33,8 +33,8 @@ var errUsage = node.ErrUsage
 func Main(program string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if users.Means(program, args) {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", program, users.Run(args))
+	if handover.Applies(program, args) {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, handover.Run(args))
 		return exitError
 	}
 	command := commandOf(program)

@@ -36,7 +36,7 @@ var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // small are packages for one purpose each, which use only the standard library.
-var small = []string{"internal/atomicfile", "internal/excerpt", "internal/pause", "internal/wakeup"}
+var small = []string{"internal/atomicfile", "internal/excerpt", "internal/executable", "internal/pause", "internal/wakeup"}
 
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/fencing", "internal/finalstate", "internal/version"}, small...)
@@ -79,6 +79,8 @@ var rikctlCommands = map[string][]string{
 	"split": {"internal/multicluster/splitter"}, "suggest": nil, "token": nil, "top": nil, "versions": nil, "wait": nil, "why": nil,
 	// drain and forward do the work of a command, apart from its command line.
 	"drain": nil, "forward": nil,
+	// handover starts rikctl from the program rik.
+	"handover": nil,
 }
 
 // rikctlRules returns the rules of the packages below the command line.
@@ -104,6 +106,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/atomicfile", MustNot: external},
 	{Under: "internal/excerpt", MustNot: external},
+	{Under: "internal/executable", MustNot: external},
 	{Under: "internal/pause", MustNot: external},
 	{Under: "internal/wakeup", MustNot: external},
 	// Informers are client-go's, so the riklet cannot use it.

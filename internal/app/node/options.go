@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/executable"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
@@ -279,44 +279,18 @@ func (o *Options) findPrograms() []error {
 		{&o.Unpacker, "rik-unpack", "--unpacker", "it is part of rik: \"make build\" builds it next to this program"},
 	} {
 		if *p.path != "" {
-			if err := runnable(*p.path); err != nil {
+			if err := executable.Check(*p.path); err != nil {
 				problems = append(problems, fmt.Errorf("%s %s: %w; remove the flag to use the %s next to this program or on the PATH", p.flag, *p.path, err, p.name))
 			}
 			continue
 		}
-		found, err := find(p.name)
+		found, err := executable.Find(p.name)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("the program %s is neither next to this program nor on the PATH: %s; or set %s", p.name, p.remedy, p.flag))
 		}
 		*p.path = found
 	}
 	return append(problems, o.validateRuntimes()...)
-}
-
-// runnable returns an error if a file cannot be executed.
-func runnable(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("the file does not exist")
-	case err != nil:
-		return err
-	case !info.Mode().IsRegular():
-		return errors.New("is not a file")
-	case info.Mode()&0o111 == 0:
-		return errors.New("is not executable")
-	}
-	return nil
-}
-
-func find(name string) (string, error) {
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if runnable(beside) == nil {
-			return beside, nil
-		}
-	}
-	return exec.LookPath(name)
 }
 
 // taints parses key=value:Effect and key:Effect.

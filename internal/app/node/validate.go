@@ -14,6 +14,7 @@ import (
 
 	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/executable"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/runner/oci"
@@ -108,7 +109,7 @@ func (o *Options) validateRuntimes() []error {
 		if len(validation.IsDNS1123Label(name)) > 0 || name == oci.DefaultRuntime {
 			problems = append(problems, usagef("--runtime %s=%s: %q is not a name for an additional runtime: use a-z, 0-9 and -, and --runc for %s", name, path, name, oci.DefaultRuntime))
 		}
-		if err := runnable(path); err != nil {
+		if err := executable.Check(path); err != nil {
 			problems = append(problems, fmt.Errorf("--runtime %s=%s: %w; use the absolute path of an OCI runtime", name, path, err))
 		}
 	}
