@@ -50,6 +50,9 @@ func Server() Policy { return Policy{percent: serverPercent} }
 // KCP returns the policy for a kcp.
 func KCP() Policy { return Policy{percent: kcpPercent, free: schemasFree} }
 
+// Small sets GOGC for a node agent. It uses CPU, which an idle agent has, to save memory.
+func Small() { debug.SetGCPercent(smallPercent) }
+
 // Tune applies the policy to Go's garbage collector until ctx ends. Once after the start, it
 // returns the memory that only the start needed to the system, because an idle process would not
 // collect it for minutes. If GOGC or GOMEMLIMIT (package runtime) is set, Tune does nothing.

@@ -2,6 +2,7 @@ package nodestate
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -17,4 +18,17 @@ func NodeNameProblems(name string) []string {
 		problems = append(problems, fmt.Sprintf("must be no more than %d characters, and has %d", MaxNodeName, len(name)))
 	}
 	return problems
+}
+
+// NodeName converts a host name to a name for a node. The result may still have problems.
+func NodeName(host string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '.', r == '-':
+			return r
+		default:
+			return '-'
+		}
+	}, strings.ToLower(host))
+	return strings.Trim(name, "-.")
 }

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Ended returns whether an instance in this phase will never run again.
 func (p InstancePhase) Ended() bool {
@@ -37,6 +41,16 @@ func (t *Taint) Text() string {
 		return t.Key + ":" + string(t.Effect)
 	}
 	return t.Key + "=" + t.Value + ":" + string(t.Effect)
+}
+
+// ParseTaint parses key=value:effect and key:effect. It does not check the parts.
+func ParseTaint(text string) (Taint, error) {
+	rest, effect, ok := strings.Cut(text, ":")
+	if !ok || rest == "" {
+		return Taint{}, fmt.Errorf("%q does not have the form key=value:NoSchedule", text)
+	}
+	key, value, _ := strings.Cut(rest, "=")
+	return Taint{Key: key, Value: value, Effect: TaintEffect(effect)}, nil
 }
 
 // EffectiveRequests returns what an instance of the template reserves on a node. It is the sum

@@ -7,16 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
+	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/riklet/join"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
-
-// garbagePercent is the value of GOGC. It uses CPU, which an idle agent has, to save memory.
-const garbagePercent = 50
 
 // Commands returns the node's commands of the program rik.
 func Commands() []*cobra.Command {
@@ -32,7 +29,7 @@ func AgentCommand(use string) *cobra.Command {
 		Short: "Join this machine to a cluster and run its instances",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			debug.SetGCPercent(garbagePercent)
+			heap.Small()
 			log, err := logger(level, format)
 			if err != nil {
 				return err

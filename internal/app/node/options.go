@@ -3,18 +3,12 @@
 package node
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -23,8 +17,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/executable"
 	"rik.dev/rik/internal/riklet"
-	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
+	"rik.dev/rik/internal/riklet/mounts"
 	"rik.dev/rik/internal/riklet/nodelock"
 	"rik.dev/rik/internal/riklet/runner"
 )
@@ -154,8 +148,6 @@ func (o *Options) addDirFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.Unpacker, "unpacker", "", "the program rik-unpack, which pulls images; by default the one next to this program")
 }
 
-var cgroupName = regexp.MustCompile(`^(/[A-Za-z0-9][A-Za-z0-9._-]*)+$`)
-
 // Validate sets defaults and reports every problem.
 func (o *Options) Validate() error {
 	var problems []error
@@ -166,9 +158,9 @@ func (o *Options) Validate() error {
 	problems = append(problems, o.validateInterface()...)
 	problems = append(problems, o.findDirs()...)
 	if o.CgroupParent == "" {
-		o.CgroupParent = cgroupParent(o.StateDir)
+		o.CgroupParent = riklet.CgroupParent(o.StateDir)
 	}
-	if !cgroupName.MatchString(o.CgroupParent) {
+	if !riklet.ValidCgroupParent(o.CgroupParent) {
 		problems = append(problems, usagef("--cgroup-parent %q is not a plain path such as /rik", o.CgroupParent))
 	}
 	if !slices.Contains([]string{NetworkAuto, NetworkVXLAN, NetworkNone}, o.Network) {
@@ -204,9 +196,8 @@ func (o *Options) findDirs() []error {
 			continue
 		}
 		*dir = absolute
-		// These characters separate the options and the layers of an overlay mount.
-		if strings.ContainsAny(absolute, `,:\`) {
-			problems = append(problems, usagef("%s %q contains a comma, a colon or a backslash, which mount options cannot contain", flag, absolute))
+		if err := mounts.CheckPath(absolute); err != nil {
+			problems = append(problems, usagef("%s %q %w", flag, absolute, err))
 		}
 	}
 	if o.JailDir != "" {
@@ -218,52 +209,10 @@ func (o *Options) findDirs() []error {
 	}
 	// A run directory that is not a tmpfs gets a tmpfs mounted on it. An existing tmpfs is used
 	// as it is, and its mode is restricted.
-	if err := requireNodes("--run-dir", o.RunDir, append(runner.RunNames(), nodelock.Mark)...); err != nil {
-		problems = append(problems, err)
+	if err := nodelock.RequireNode("--run-dir", o.RunDir, append(runner.RunNames(), nodelock.Mark)...); err != nil {
+		problems = append(problems, usagef("%w", err))
 	}
 	return problems
-}
-
-// requireNodes returns an error unless a directory belongs to a node: it has one of the names in
-// it, or is empty or missing. This protects other files from a mistake in a flag.
-func requireNodes(flag, dir string, names ...string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return nil
-	}
-	if err != nil {
-		return usagef("%s: %w", flag, err)
-	}
-	for _, name := range names {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			return nil
-		}
-	}
-	return usagef("%s %s does not belong to a node: it contains %s, and no file of a node (%s)",
-		flag, dir, entries[0].Name(), strings.Join(names, ", "))
-}
-
-// nodeName converts a host name to a valid object name.
-func nodeName(host string) string {
-	name := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '.', r == '-':
-			return r
-		default:
-			return '-'
-		}
-	}, strings.ToLower(host))
-	return strings.Trim(name, "-.")
-}
-
-// cgroupParent returns a different cgroup for each state directory. Several nodes on one machine
-// need that, because each removes cgroups that are not in its records.
-func cgroupParent(stateDir string) string {
-	if stateDir == riklet.DefaultStateDir {
-		return "/rik"
-	}
-	sum := sha256.Sum256([]byte(stateDir))
-	return "/rik-" + hex.EncodeToString(sum[:4])
 }
 
 // findPrograms searches next to this program, then on the PATH.
@@ -293,38 +242,17 @@ func (o *Options) findPrograms() []error {
 	return append(problems, o.validateRuntimes()...)
 }
 
-// taints parses key=value:Effect and key:Effect.
+// taints parses --node-taint.
 func (o *Options) taints() ([]rikv1alpha1.Taint, error) {
 	var taints []rikv1alpha1.Taint
 	for _, text := range o.Taints {
-		rest, effect, ok := strings.Cut(text, ":")
-		if !ok || rest == "" {
-			return nil, usagef("--node-taint %q does not have the form key=value:NoSchedule", text)
+		taint, err := rikv1alpha1.ParseTaint(text)
+		if err != nil {
+			return nil, usagef("--node-taint %w", err)
 		}
-		key, value, _ := strings.Cut(rest, "=")
-		taints = append(taints, rikv1alpha1.Taint{Key: key, Value: value, Effect: rikv1alpha1.TaintEffect(effect)})
+		taints = append(taints, taint)
 	}
 	return taints, nil
-}
-
-// reservable lists the resources that nodes have.
-var reservable = []rikv1alpha1.ResourceName{rikv1alpha1.ResourceCPU, rikv1alpha1.ResourceMemory, rikv1alpha1.ResourceDisk}
-
-// reserved parses --reserved. An unknown resource is an error, because it would reserve nothing.
-func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
-	list := rikv1alpha1.ResourceList{}
-	for _, name := range slices.Sorted(maps.Keys(o.Reserved)) {
-		text := o.Reserved[name]
-		if !slices.Contains(reservable, rikv1alpha1.ResourceName(name)) {
-			return nil, usagef("--reserved %s=%s: the resource %q does not exist: use cpu, memory or disk", name, text, name)
-		}
-		q, err := resource.ParseQuantity(text)
-		if err != nil || q.Sign() < 0 {
-			return nil, usagef("--reserved %s=%s: %q is not a quantity such as 500m of cpu, 1Gi of memory or 10Gi of disk", name, text, text)
-		}
-		list[rikv1alpha1.ResourceName(name)] = q
-	}
-	return list, nil
 }
 
 // imageLimits parses the limits of pulls. A purge has none of these flags, so zero or empty
@@ -360,12 +288,6 @@ func (o *Options) imageLimits() (image.Limits, error) {
 	return limits, errors.Join(problems...)
 }
 
-// fetchLimits returns the limits of pulls in the form for other downloads.
-func (o *Options) fetchLimits() (fetch.Limits, error) {
-	l, err := o.imageLimits()
-	return fetch.Limits{Bytes: l.Bytes, Entries: l.Entries, DownloadBytes: l.CompressedBytes, Time: l.Time, Stall: l.Stall}, err
-}
-
 // allowFrom parses --network-allow-from.
 func (o *Options) allowFrom() ([]netip.Prefix, error) {
 	var all []netip.Prefix
@@ -377,4 +299,17 @@ func (o *Options) allowFrom() ([]netip.Prefix, error) {
 		all = append(all, p.Masked())
 	}
 	return all, nil
+}
+
+// fetchNetworks parses --allow-fetch.
+func (o *Options) fetchNetworks() ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for _, text := range o.AllowFetch {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, usagef("--allow-fetch %q is not a network such as 10.0.0.0/8", text)
+		}
+		list = append(list, network)
+	}
+	return list, nil
 }

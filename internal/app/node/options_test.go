@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"rik.dev/rik/internal/riklet/fetch"
 	"rik.dev/rik/internal/riklet/image"
 )
 
@@ -76,41 +75,6 @@ func TestNoGuestIsNoProblemTheSecondTimeEither(t *testing.T) {
 	}
 }
 
-func TestReserved(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		given map[string]string
-		wants []string // empty: no error
-	}{
-		"nothing":             {nil, nil},
-		"all there is":        {map[string]string{"cpu": "500m", "memory": "1Gi", "disk": "10Gi"}, nil},
-		"unknown":             {map[string]string{"foo": "1"}, []string{"--reserved foo=1", "cpu, memory or disk"}},
-		"another's word":      {map[string]string{"cpu": "1", "ephemeral-storage": "1Gi"}, []string{"ephemeral-storage", "disk"}},
-		"no quantity":         {map[string]string{"memory": "lots"}, []string{"--reserved memory=lots", "such as"}},
-		"a negative quantity": {map[string]string{"cpu": "-1"}, []string{"--reserved cpu=-1", "such as"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			o := Options{Reserved: tc.given}
-			list, err := o.reserved()
-			if tc.wants == nil {
-				if err != nil || len(list) != len(tc.given) {
-					t.Errorf("reserved() = %v, %v", list, err)
-				}
-				return
-			}
-			if !errors.Is(err, ErrUsage) {
-				t.Fatalf("reserved() = %v, want an ErrUsage", err)
-			}
-			for _, want := range tc.wants {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("reserved() = %q, want it to say %q", err, want)
-				}
-			}
-		})
-	}
-}
-
 func TestMainTellsUsageFromOtherErrors(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
@@ -147,9 +111,6 @@ func TestImageLimits(t *testing.T) {
 	want := image.Limits{Bytes: 32 << 30, CompressedBytes: 1e9, Entries: 7, Time: time.Hour, Stall: time.Minute}
 	if limits, err := all.imageLimits(); err != nil || limits != want {
 		t.Errorf("imageLimits() = %+v, %v, want %+v", limits, err, want)
-	}
-	if limits, err := all.fetchLimits(); err != nil || limits != (fetch.Limits{Bytes: 32 << 30, DownloadBytes: 1e9, Entries: 7, Time: time.Hour, Stall: time.Minute}) {
-		t.Errorf("fetchLimits() = %+v, %v", limits, err)
 	}
 	wrong := Options{PullTimeout: -1, PullStallTimeout: -1, ImageMaxSize: "much", ImageMaxDownload: "-1", ImageMaxEntries: -1}
 	_, err := wrong.imageLimits()

@@ -3,17 +3,15 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"log/slog"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/instance"
-	"rik.dev/rik/internal/riklet/mounts"
-	"rik.dev/rik/internal/riklet/network"
 	"rik.dev/rik/internal/riklet/nodelock"
+	"rik.dev/rik/internal/riklet/purge"
 )
 
 func purgeCommand() *cobra.Command {
@@ -40,53 +38,30 @@ func Purge(ctx context.Context, o Options, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	if err := requireNodes("--state-dir", o.StateDir, nodelock.LockFile, filepath.Join("images", "layers")); err != nil {
-		return fmt.Errorf("%w; nothing was removed", err)
+	err := purge.Run(ctx, purge.Config{
+		Places: o.places(), Network: o.networkConfig(), JailDir: o.jailDir(),
+		Open: func(objects instance.Objects) (io.Closer, purge.Driver, error) { return o.openStopped(objects, log) },
+	})
+	if errors.Is(err, nodelock.ErrNotANode) {
+		return usagef("%w", err)
 	}
-	held, err := nodelock.Take(o.places())
-	if err != nil {
-		return fmt.Errorf("%w; nothing was removed", err)
-	}
-	return errors.Join(o.purge(ctx, log), held.Release())
+	return err
 }
 
-// purge removes the contents of the node's directories, and the directories.
-func (o *Options) purge(ctx context.Context, log *slog.Logger) error {
-	stores, err := o.openStores(log)
+// openStopped opens the caches and the driver of a node that starts no instances.
+func (o *Options) openStopped(objects instance.Objects, log *slog.Logger) (io.Closer, purge.Driver, error) {
+	opened, err := o.openCaches(log)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	vm, err := o.newVM(stores, log)
+	vm, err := o.newVM(opened, log)
 	if err != nil {
-		return errors.Join(err, stores.Close())
+		return nil, nil, errors.Join(err, opened.Close())
 	}
-	host := riklet.Host{NodeName: o.NodeName, StateDir: o.StateDir, RunDir: o.RunDir, Objects: noObjects{}, Changed: func() {}, Logger: log}
-	pods, err := o.newPods(host, stores, vm)
+	host := riklet.Host{NodeName: o.NodeName, StateDir: o.StateDir, RunDir: o.RunDir, Objects: objects, Changed: func() {}, Logger: log}
+	driver, err := o.newPods(host, opened, vm)
 	if err != nil {
-		return errors.Join(err, stores.Close())
+		return nil, nil, errors.Join(err, opened.Close())
 	}
-	// Recover finds the running instances, like in an agent.
-	if err := pods.Recover(ctx); err != nil {
-		return errors.Join(err, pods.Close(), stores.Close())
-	}
-	if err := errors.Join(pods.Purge(ctx), pods.Close(), stores.Close()); err != nil {
-		return err
-	}
-	if err := network.Purge(ctx, o.networkConfig()); err != nil {
-		return err
-	}
-	return errors.Join(o.removeJailDir(), mounts.Clear(o.StateDir), mounts.Clear(o.RunDir))
-}
-
-// noObjects is the source of objects for a driver that starts no instances.
-type noObjects struct{}
-
-var errPurging = fmt.Errorf("removing the node")
-
-func (noObjects) ConfigMap(context.Context, string, string) (instance.Entries, error) {
-	return instance.Entries{}, errPurging
-}
-
-func (noObjects) Secret(context.Context, string, string) (instance.Entries, error) {
-	return instance.Entries{}, errPurging
+	return opened, driver, nil
 }

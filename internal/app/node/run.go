@@ -6,19 +6,16 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
-	"time"
 
 	"google.golang.org/grpc"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/caches"
 	"rik.dev/rik/internal/riklet/connection"
-	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/network"
 	"rik.dev/rik/internal/riklet/nodelock"
@@ -30,9 +27,6 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/version"
 )
-
-// maxMessage is the same limit as for the agent's connections over the network.
-const maxMessage = 32 << 20
 
 // Connections describes how the node reaches its cluster: over the network with a token, or
 // inside this process.
@@ -74,40 +68,25 @@ func (o *Options) places() nodelock.Places {
 
 // run runs the node while it holds the node lock.
 func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) error {
-	stores, err := o.openStores(log)
+	opened, err := o.openCaches(log)
 	if err != nil {
 		return err
 	}
-	if err := stores.images.CanMount(); err != nil {
-		return errors.Join(fmt.Errorf("%w; next: set --state-dir to a directory on a disk of this machine with ext4 or xfs, or use --no-agent for a server without a node", err), stores.Close())
+	if err := opened.Images.CanMount(); err != nil {
+		return errors.Join(fmt.Errorf("%w; next: set --state-dir to a directory on a disk of this machine with ext4 or xfs, or use --no-agent for a server without a node", err), opened.Close())
 	}
-	config, err := o.config(ctx, c, stores, log)
+	config, err := o.config(ctx, c, opened, log)
 	if err != nil {
-		return errors.Join(err, stores.Close())
+		return errors.Join(err, opened.Close())
 	}
 	agent, err := riklet.New(config)
 	if err != nil {
-		return errors.Join(err, stores.Close())
+		return errors.Join(err, opened.Close())
 	}
-	return errors.Join(agent.Run(ctx), agent.Close(), stores.Close())
+	return errors.Join(agent.Run(ctx), agent.Close(), opened.Close())
 }
 
-func (o *Options) openImages(log *slog.Logger) (*image.Store, error) {
-	networks, _ := o.fetchNetworks() // Validate has checked them
-	limits, _ := o.imageLimits()
-	return image.Open(image.Config{
-		Root:           filepath.Join(o.StateDir, "images"),
-		Unpacker:       []string{o.Unpacker},
-		Limits:         limits,
-		RegistriesConf: o.RegistriesConf,
-		AuthFile:       o.RegistriesAuth,
-		CertDir:        o.CertDir,
-		AllowNetworks:  networks,
-		Logger:         log,
-	})
-}
-
-func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slog.Logger) (riklet.Config, error) {
+func (o *Options) config(ctx context.Context, c Connections, s *caches.Caches, log *slog.Logger) (riklet.Config, error) {
 	taints, _ := o.taints()     // Validate has checked them
 	reserved, _ := o.reserved() // and these
 	vm, err := o.newVM(s, log)
@@ -121,21 +100,21 @@ func (o *Options) config(ctx context.Context, c Connections, s *stores, log *slo
 		InternalAddress: o.Address, ExternalAddress: o.ExternalAddress,
 		Driver:         o.drives(s, vm, log),
 		Network:        o.network(ctx),
-		Images:         collector{s},
-		RuntimeVersion: runtimeVersion(ctx, o.Runc),
+		Images:         s,
+		RuntimeVersion: oci.Version(ctx, o.Runc),
 		Runtimes:       append([]string{oci.DefaultRuntime}, slices.Sorted(maps.Keys(o.Runtimes))...),
 		Version:        version.Version,
 		Logger:         log,
 	}
 	if c.Scheduler != nil {
-		config.DialScheduler, config.DialController = inProcess(c.Scheduler), inProcess(slices.Concat(c.Controller, nodev1.DialOptions()))
+		config.DialScheduler, config.DialController = connection.InProcess(c.Scheduler), connection.InProcess(slices.Concat(c.Controller, nodev1.DialOptions()))
 		config.Authority = c.Authority
 	}
 	return config, nil
 }
 
 // drives returns the driver of the node and the kinds of workload that it runs.
-func (o *Options) drives(s *stores, vm *microvm.Config, log *slog.Logger) riklet.Drives {
+func (o *Options) drives(s *caches.Caches, vm *microvm.Config, log *slog.Logger) riklet.Drives {
 	d := riklet.Drives{
 		Kinds: []rikv1alpha1.WorkloadKind{rikv1alpha1.KindPod, rikv1alpha1.KindApp},
 		Make:  func(h riklet.Host) (instance.Driver, error) { return o.newPods(h, s, vm) },
@@ -171,67 +150,15 @@ func (o *Options) networkConfig() network.Config {
 	}
 }
 
-func (o *Options) newPods(h riklet.Host, s *stores, vm *microvm.Config) (*runner.Driver, error) {
+func (o *Options) newPods(h riklet.Host, s *caches.Caches, vm *microvm.Config) (*runner.Driver, error) {
 	return runner.New(runner.Config{
 		Root: filepath.Join(h.StateDir, "pods"), Run: h.RunDir,
 		Runc: o.Runc, AllowOldRunc: o.AllowOldRunc, Shim: o.Shim, Runtimes: o.Runtimes,
-		Images: s.images, Archives: s.archives, AllowRootApps: o.AllowRootApps, VM: vm,
+		Images: s.Images, Archives: s.Archives, AllowRootApps: o.AllowRootApps, VM: vm,
 		Objects: h.Objects, Network: h.Network,
 		Node:         runner.NodeIdentity{Name: h.NodeName, Address: h.Address},
 		CgroupParent: o.CgroupParent,
 		Changed:      h.Changed,
 		Logger:       h.Logger,
 	})
-}
-
-func inProcess(options []grpc.DialOption) connection.DialFunc {
-	options = append(slices.Clone(options), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
-	return func(context.Context) (*grpc.ClientConn, error) {
-		return grpc.NewClient("passthrough:///in-process", options...)
-	}
-}
-
-// runtimeVersion returns the first line of the program's version, such as "runc 1.5.2"; empty if
-// the program prints none.
-func runtimeVersion(ctx context.Context, runc string) string {
-	out, err := exec.CommandContext(ctx, runc, "--version").Output()
-	if err != nil {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	return strings.Replace(strings.TrimSpace(line), " version ", " ", 1)
-}
-
-// The policy for collecting images. When the disk is nearly full, images that were unused for a
-// day are removed. Under disk pressure, images that were unused for a minute are removed.
-const (
-	collectAge, collectPressureAge = 24 * time.Hour, time.Minute
-	collectHigh, collectLow        = 85, 80
-)
-
-// collector implements riklet.Images with the stores.
-type collector struct{ *stores }
-
-// References implements riklet.Images.
-func (c collector) References() []string {
-	infos := c.images.Images()
-	references := make([]string, len(infos))
-	for i := range infos {
-		references[i] = infos[i].Reference
-	}
-	return references
-}
-
-// Collect implements riklet.Images. It removes files that depend on images before the images.
-func (c collector) Collect(ctx context.Context, pressure bool) (int64, error) {
-	policy := image.CollectPolicy{MinAge: collectAge, HighPercent: collectHigh, LowPercent: collectLow, Now: time.Now()}
-	if pressure {
-		policy.MinAge, policy.HighPercent, policy.LowPercent = collectPressureAge, 0, 0
-	}
-	errs := []error{c.archives.Collect(ctx, policy.MinAge)}
-	if c.disks != nil {
-		errs = append(errs, c.disks.Collect(ctx, policy.MinAge))
-	}
-	freed, err := c.images.Collect(ctx, policy)
-	return freed, errors.Join(append(errs, err)...)
 }

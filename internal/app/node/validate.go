@@ -7,10 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -27,13 +24,26 @@ func (o *Options) validateName() []error {
 		if err != nil {
 			return []error{fmt.Errorf("reading the host name: %w", err)}
 		}
-		o.NodeName = nodeName(name)
+		o.NodeName = nodestate.NodeName(name)
 	}
 	var problems []error
 	for _, p := range nodestate.NodeNameProblems(o.NodeName) {
 		problems = append(problems, usagef("--node-name %q: %s", o.NodeName, p))
 	}
 	return problems
+}
+
+// validateInterface sets the address to that of the named interface, unless an address is set.
+func (o *Options) validateInterface() []error {
+	if o.Address != "" || o.Interface == "" {
+		return nil
+	}
+	address, err := monitor.AddressOf(o.Interface)
+	if err != nil {
+		return []error{usagef("--iface %q: %w", o.Interface, err)}
+	}
+	o.Address = address
+	return nil
 }
 
 // validateNode reports mistakes that the agent would refuse. The agent starts only after the
@@ -61,44 +71,30 @@ func (o *Options) validateNode() []error {
 	return problems
 }
 
-// validateReserved refuses reservations of all capacity, because no instance could ever run
-// here.
+// validateReserved refuses reservations of all capacity.
 func (o *Options) validateReserved() []error {
 	reserved, err := o.reserved()
 	if err != nil {
 		return []error{err}
 	}
-	if len(reserved) == 0 {
-		return nil
-	}
-	capacity, err := monitor.Capacity(context.Background(), existing(o.StateDir))
+	found, err := monitor.CheckReserved(context.Background(), reserved, o.StateDir)
 	if err != nil {
 		return []error{err}
 	}
-	return tooMuch(reserved, capacity)
-}
-
-func tooMuch(reserved, capacity rikv1alpha1.ResourceList) []error {
 	var problems []error
-	for _, name := range reservable {
-		has := capacity[name]
-		if q := reserved[name]; q.Sign() > 0 && q.Cmp(has) >= 0 {
-			problems = append(problems, usagef("--reserved %s=%s leaves nothing of the %s of this machine: reserve less, such as 500m of cpu or 1Gi of memory",
-				name, q.String(), has.String()))
-		}
+	for _, p := range found {
+		problems = append(problems, usagef("%w", p))
 	}
 	return problems
 }
 
-// existing returns the directory, or its nearest parent that exists.
-func existing(dir string) string {
-	for dir != "/" && dir != "." {
-		if _, err := os.Stat(dir); err == nil {
-			break
-		}
-		dir = filepath.Dir(dir)
+// reserved parses --reserved.
+func (o *Options) reserved() (rikv1alpha1.ResourceList, error) {
+	list, err := monitor.ParseReserved(o.Reserved)
+	if err != nil {
+		return nil, usagef("%w", err)
 	}
-	return dir
+	return list, nil
 }
 
 // validateRuntimes validates the additional runtimes.
@@ -106,7 +102,7 @@ func (o *Options) validateRuntimes() []error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(o.Runtimes)) {
 		path := o.Runtimes[name]
-		if len(validation.IsDNS1123Label(name)) > 0 || name == oci.DefaultRuntime {
+		if !oci.ValidRuntime(name) {
 			problems = append(problems, usagef("--runtime %s=%s: %q is not a name for an additional runtime: use a-z, 0-9 and -, and --runc for %s", name, path, name, oci.DefaultRuntime))
 		}
 		if err := executable.Check(path); err != nil {

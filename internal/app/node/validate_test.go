@@ -6,10 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/api/resource"
-
-	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
 // These mistakes were reported only after the whole cluster had started.
@@ -28,6 +24,7 @@ func TestValidateJudgesTheNode(t *testing.T) {
 		"a negative number":      {func(o *Options) { o.MaxInstances = -1 }, "--max-instances"},
 		"an address":             {func(o *Options) { o.Address = "here" }, "--node-address"},
 		"an external address":    {func(o *Options) { o.ExternalAddress = "there" }, "--node-external-address"},
+		"an unknown resource":    {func(o *Options) { o.Reserved = map[string]string{"foo": "1"} }, "--reserved foo=1"},
 		"all processors":         {func(o *Options) { o.Reserved = map[string]string{"cpu": "100000"} }, "--reserved cpu=100k leaves nothing"},
 		"a runtime of that name": {func(o *Options) { o.Runtimes = map[string]string{"runc": "/bin/sh"} }, "--runtime runc=/bin/sh"},
 	} {
@@ -39,33 +36,6 @@ func TestValidateJudgesTheNode(t *testing.T) {
 				t.Errorf("Validate() = %v, want a wrong usage that says %q", err, tc.says)
 			}
 		})
-	}
-}
-
-func TestTooMuch(t *testing.T) {
-	t.Parallel()
-	list := func(cpu, memory string) rikv1alpha1.ResourceList {
-		return rikv1alpha1.ResourceList{rikv1alpha1.ResourceCPU: resource.MustParse(cpu), rikv1alpha1.ResourceMemory: resource.MustParse(memory)}
-	}
-	for name, tc := range map[string]struct {
-		reserved rikv1alpha1.ResourceList
-		want     []string
-	}{
-		"nothing":                {list("0", "0"), nil},
-		"a part":                 {list("500m", "1Gi"), nil},
-		"m forgotten":            {list("500", "1Gi"), []string{"cpu=500"}},
-		"all of both, and above": {list("2", "9Gi"), []string{"cpu=2", "memory=9Gi"}},
-	} {
-		got := tooMuch(tc.reserved, list("2", "8Gi"))
-		if len(got) != len(tc.want) {
-			t.Errorf("%s: tooMuch() = %v, want %v", name, got, tc.want)
-			continue
-		}
-		for i := range got {
-			if !strings.Contains(got[i].Error(), tc.want[i]) {
-				t.Errorf("%s: tooMuch() = %v, want %v", name, got, tc.want)
-			}
-		}
 	}
 }
 

@@ -1,4 +1,4 @@
-package node
+package monitor
 
 import (
 	"errors"
@@ -7,22 +7,9 @@ import (
 	"strings"
 )
 
-// validateInterface sets the address to that of the named interface, unless an address is set.
-func (o *Options) validateInterface() []error {
-	if o.Address != "" || o.Interface == "" {
-		return nil
-	}
-	address, err := addressOf(o.Interface)
-	if err != nil {
-		return []error{usagef("--iface %q: %w", o.Interface, err)}
-	}
-	o.Address = address
-	return nil
-}
-
-// addressOf returns the first IPv4 address of an interface at which other machines can reach
-// this machine.
-func addressOf(name string) (string, error) {
+// AddressOf returns the first IPv4 address of an interface at which other machines can reach this
+// machine.
+func AddressOf(name string) (string, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
 		return "", fmt.Errorf("the interface does not exist; this machine has %s", interfaces())
