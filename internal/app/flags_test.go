@@ -54,11 +54,11 @@ func TestValidateNamesTheFlag(t *testing.T) {
 			f := parsed(t, tc.line...)
 			err := f.validate(f.validatePlane, f.validateScheduler, f.validateTogether)
 			if len(tc.wants) == 0 && err != nil {
-				t.Errorf("judge = %v", err)
+				t.Errorf("validate() = %v", err)
 			}
 			for _, want := range tc.wants {
 				if !errors.Is(err, node.ErrUsage) || !strings.Contains(err.Error(), want) {
-					t.Errorf("judge = %v, want wrong usage that says %q", err, want)
+					t.Errorf("validate() = %v, want wrong usage with the text %q", err, want)
 				}
 			}
 		})
@@ -66,7 +66,7 @@ func TestValidateNamesTheFlag(t *testing.T) {
 }
 
 // Not parallel: it changes the environment.
-func TestPortOfThePapers(t *testing.T) {
+func TestPortFromTheEnvironment(t *testing.T) {
 	t.Setenv("PORT", "5001")
 	if f := parsed(t); f.control.Port != 5001 || f.validate(f.validatePlane) != nil {
 		t.Errorf("with PORT=5001 the port is %d, %v", f.control.Port, f.validate(f.validatePlane))
@@ -74,9 +74,9 @@ func TestPortOfThePapers(t *testing.T) {
 	t.Setenv("PORT", "abc")
 	f := parsed(t)
 	if err := f.validate(f.validatePlane); err == nil || !strings.Contains(err.Error(), `PORT="abc"`) {
-		t.Errorf("judge = %v, want PORT refused", err)
+		t.Errorf("validate() = %v, want PORT refused", err)
 	}
 	if f = parsed(t, "--port=5002"); f.validate(f.validatePlane) != nil {
-		t.Errorf("judge = %v, want --port to win", f.validate(f.validatePlane))
+		t.Errorf("validate() = %v, want --port to win", f.validate(f.validatePlane))
 	}
 }

@@ -33,10 +33,10 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	brainSettings, planeSettings := f.schedulerSettings(), f.controlPlane()
+	schedulerSettings, planeSettings := f.schedulerSettings(), f.controlPlane()
 	planeSettings.Connections = listener.NewConnections(listener.Budget{}, log)
-	brainSettings.Connections = planeSettings.Connections
-	b, err := newBrain(ctx, brainSettings, false, ca, log)
+	schedulerSettings.Connections = planeSettings.Connections
+	b, err := newSchedulerServer(ctx, schedulerSettings, false, ca, log)
 	if err != nil {
 		return authority.Discard(f.control.DataDir, ca, err)
 	}

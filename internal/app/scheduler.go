@@ -37,18 +37,18 @@ type SchedulerSettings struct {
 	Connections *listener.Connections
 }
 
-// brain is a scheduler with its listeners.
-type brain struct {
+// schedulerServer is a scheduler with its listeners.
+type schedulerServer struct {
 	scheduler *scheduler.Scheduler
 	leaf      *pki.Leaf
 	// controllers and workers are the in-process listeners.
 	controllers, workers pipe
 }
 
-// newBrain opens the ports. withController also opens the port for a controller in another
+// newSchedulerServer opens the ports. withController also opens the port for a controller in another
 // process.
-func newBrain(ctx context.Context, s SchedulerSettings, withController bool, ca *pki.Authority, log *slog.Logger) (*brain, error) {
-	b := &brain{controllers: newPipe(), workers: newPipe()}
+func newSchedulerServer(ctx context.Context, s SchedulerSettings, withController bool, ca *pki.Authority, log *slog.Logger) (*schedulerServer, error) {
+	b := &schedulerServer{controllers: newPipe(), workers: newPipe()}
 	config, leaf, err := ca.ServerTLS(ctx, pki.OwnHosts(s.ExtraSANs...), log)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func closeAll(c *scheduler.Config) error {
 	return errors.Join(errs...)
 }
 
-func (b *brain) run(ctx context.Context) error {
+func (b *schedulerServer) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.leaf.Run(ctx) })
 	group.Go(func() error { return b.scheduler.Run(ctx) })
@@ -138,7 +138,7 @@ func runScheduler(ctx context.Context, f *flags, log *slog.Logger) error {
 		return err
 	}
 	s.Connections = listener.NewConnections(listener.Budget{}, log)
-	b, err := newBrain(ctx, s, true, ca, log)
+	b, err := newSchedulerServer(ctx, s, true, ca, log)
 	if err != nil {
 		return err
 	}

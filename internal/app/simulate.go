@@ -68,7 +68,7 @@ func (s *simulation) run(ctx context.Context, dataDir string, log *slog.Logger) 
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	// Do this before authority.Open, which would create an authority if there is none.
+	// Do this before authority.Open, which would create a missing authority.
 	api, err := admission.Administrator(filepath.Join(dataDir, apiserver.KubeconfigFile))
 	if err != nil {
 		return err

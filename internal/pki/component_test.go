@@ -11,7 +11,7 @@ import (
 )
 
 // TestComponentsConnect checks that a component with a certificate of the authority reaches another
-// one, that the server sees its name, and that the server sends the authority to a joining node. A
+// one. The server sees the name in it, and sends the authority, which a joining node needs. A
 // component of another authority is refused.
 func TestComponentsConnect(t *testing.T) {
 	t.Parallel()
@@ -25,16 +25,16 @@ func TestComponentsConnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger, _, err := other.ClientTLS(t.Context(), "rik:controller", "localhost", log)
+	unknown, _, err := other.ClientTLS(t.Context(), "rik:controller", "localhost", log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger.RootCAs = a.Pool()
+	unknown.RootCAs = a.Pool()
 	seen, chain, err := handshake(server, own)
 	if err != nil || seen != "rik:controller" || chain != 2 {
 		t.Errorf("the server sees %q and sent %d certificates, %v, want the name and the authority too", seen, chain, err)
 	}
-	if _, _, err := handshake(server, stranger); err == nil {
+	if _, _, err := handshake(server, unknown); err == nil {
 		t.Error("the server accepts the certificate of another authority")
 	}
 }

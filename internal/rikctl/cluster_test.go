@@ -38,9 +38,9 @@ func TestClusterRegisterRefuses(t *testing.T) {
 		"a name with dot": {[]string{"east.eu", "--kubeconfig", file}, `the name "east.eu"`},
 		"an odd mode":     {[]string{"east", "--kubeconfig", file, "--mode", "both"}, "push, pull, none"},
 		"no file":         {[]string{"east", "--kubeconfig", file + "x"}, "no such file"},
-		"a broken file":   {[]string{"east", "--kubeconfig", broken}, "no kubeconfig"},
+		"a broken file":   {[]string{"east", "--kubeconfig", broken}, "not a kubeconfig"},
 		"no context":      {[]string{"east", "--kubeconfig", file, "--context", "north"}, "--context chooses another"},
-		"a program":       {[]string{"east", "--kubeconfig", file, "--context", "runs"}, "runs a program"},
+		"a program":       {[]string{"east", "--kubeconfig", file, "--context", "runs"}, "needs a program"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

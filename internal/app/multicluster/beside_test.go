@@ -24,7 +24,7 @@ func TestBesideAKCP(t *testing.T) {
 }
 
 // credentialsOfSyncers tests a program outside the kcp that requests a certificate for a syncer.
-// The certificate gives access to that syncer only. TestKCPCarriesWork tests the certificates
+// The certificate gives access to that syncer only. TestKCPSyncsADeployment tests the certificates
 // that are requested inside the kcp's process.
 func credentialsOfSyncers(t *testing.T, s *kcptest.Server) {
 	t.Helper()

@@ -242,7 +242,7 @@ func (c *changing) unplaced(name string) {
 				return nil
 			}
 		}
-		return errors.New("there is none")
+		return errors.New("the event does not exist")
 	})
 	if leaf, err := c.up.Resource(gadgets).Namespace("default").Get(c.Context(), name+"--east", metav1.GetOptions{}); err == nil {
 		c.Errorf("it was placed: %v", leaf.Object)

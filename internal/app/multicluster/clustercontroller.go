@@ -56,7 +56,7 @@ func (cc *clusterController) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return cc.metrics.Beside(ctx, log, func(ctx context.Context) error {
+	return cc.metrics.RunWith(ctx, log, func(ctx context.Context) error {
 		return cc.controllers.run(ctx, config, credential.Requester(config), log)
 	})
 }

@@ -21,10 +21,20 @@ func (e *ExitError) Unwrap() error { return e.Err }
 // unusable is the error of a wrong command line of compat.
 func unusable(err error) error { return &ExitError{Code: schemacompat.ExitUnusable, Err: err} }
 
+func twoFiles(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return unusable(fmt.Errorf("expected the two files OLD and NEW, got %d (see compat --help)", len(args)))
+	}
+	return nil
+}
+
 func compatCommand() *cobra.Command {
 	var c schemacompat.Comparison
 	command := &cobra.Command{
-		Use:   "compat OLD NEW [flags]",
+		Use: "compat OLD NEW [flags]",
+		Example: "  compat old.yaml new.yaml\n" +
+			"  kubectl get crd widgets.example.dev -o yaml | compat - new.yaml -o json\n" +
+			"  compat east.yaml west.yaml --lcd > both.yaml",
 		Short: "Compare two CRDs: does NEW accept every object that OLD accepts?",
 		Long: "compat reads two CustomResourceDefinitions of one type, as YAML or JSON, one in each\n" +
 			"file; - is standard input. It checks whether every object that is valid under OLD is\n" +
@@ -39,15 +49,7 @@ func compatCommand() *cobra.Command {
 			"  1  incompatible; with --lcd: there is no common CRD.\n" +
 			"  2  nothing was compared: wrong flags, or input that is not two CRDs of one type\n" +
 			"     with structural schemas.",
-		Example: "  compat old.yaml new.yaml\n" +
-			"  kubectl get crd widgets.example.dev -o yaml | compat - new.yaml -o json\n" +
-			"  compat east.yaml west.yaml --lcd > both.yaml",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return unusable(fmt.Errorf("expected the two files OLD and NEW, got %d (see compat --help)", len(args)))
-			}
-			return nil
-		},
+		Args: twoFiles,
 		RunE: func(command *cobra.Command, args []string) error {
 			c.Old, c.New = args[0], args[1]
 			c.In, c.Out, c.Complaints = command.InOrStdin(), command.OutOrStdout(), command.ErrOrStderr()

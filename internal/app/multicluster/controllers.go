@@ -64,9 +64,9 @@ func (c *controllers) validate() error {
 	if c.pull && !c.push && c.syncerImage == "" {
 		problems = append(problems, errors.New("--pull-mode installs syncers in clusters: set their image with --syncer-image"))
 	}
-	// The types are checked in the same way for any kcp.
-	somewhere := c.clusterConfig(&rest.Config{})
-	return errors.Join(append(problems, somewhere.Validate())...)
+	// The result does not depend on the kcp.
+	config := c.clusterConfig(&rest.Config{})
+	return errors.Join(append(problems, config.Validate())...)
 }
 
 func (c *controllers) mode() workloadv1alpha1.SyncMode {
@@ -104,17 +104,17 @@ func (c *controllers) run(ctx context.Context, kcp *rest.Config, issue credentia
 	}
 	config := c.clusterConfig(kcp)
 	config.Credentials, config.Logger, config.Metrics = issue, log.With("component", "cluster-controller"), registry
-	keeper, err := cluster.New(config)
+	clusters, err := cluster.New(config)
 	if err != nil {
 		return err
 	}
-	divide, err := c.splitter.prepare(kcp, log, registry)
+	split, err := c.splitter.prepare(kcp, log, registry)
 	if err != nil {
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return negotiator.Run(ctx) })
-	group.Go(func() error { return keeper.Run(ctx) })
-	group.Go(func() error { return divide(ctx) })
+	group.Go(func() error { return clusters.Run(ctx) })
+	group.Go(func() error { return split(ctx) })
 	return group.Wait()
 }

@@ -55,7 +55,7 @@ func TestCRDPullerWritesFiles(t *testing.T) {
 			t.Errorf("%s holds a %s of %s without a schema", name, crd.Kind, crd.Spec.Names.Kind)
 		}
 		if strings.Contains(string(raw), "\nstatus:") || strings.Contains(string(raw), "creationTimestamp: null") {
-			t.Errorf("%s says what only a server says", name)
+			t.Errorf("%s contains fields that only a server sets", name)
 		}
 	}
 	if want := "does not serve nothing.example.dev"; !strings.Contains(complaints, want) {
@@ -63,7 +63,7 @@ func TestCRDPullerWritesFiles(t *testing.T) {
 	}
 }
 
-func TestCRDPullerWritesAllThatCanBe(t *testing.T) {
+func TestCRDPullerWritesAllTypes(t *testing.T) {
 	dir := t.TempDir()
 	_, complaints, err := pull(t, "-o", dir)
 	if err != nil {
@@ -91,6 +91,6 @@ func TestCRDPullerFails(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "configmaps.core.yaml")); err != nil {
-		t.Errorf("the type beside the recursive one: %v", err)
+		t.Errorf("the other type than the recursive one: %v", err)
 	}
 }

@@ -34,10 +34,10 @@ func TestDeleteFlagsReachTheController(t *testing.T) {
 				t.Fatal(err)
 			}
 			if config := c.clusterConfig(&rest.Config{}); config.Deletes != tc.want {
-				t.Errorf("the controller is told %+v, want %+v", config.Deletes, tc.want)
+				t.Errorf("the controller receives %+v, want %+v", config.Deletes, tc.want)
 			}
 			if err := c.validate(); (err != nil) != tc.refused {
-				t.Errorf("validate() = %v, refused is to be %v", err, tc.refused)
+				t.Errorf("validate() = %v, want refused: %v", err, tc.refused)
 			}
 		})
 	}

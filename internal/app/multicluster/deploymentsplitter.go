@@ -19,7 +19,7 @@ import (
 
 const splitTypesFlag = "split-types"
 
-// splitter contains the flags of the controller that divides roots, in any program.
+// splitter contains the flags of the splitter, in any program.
 type splitter struct{ types []string }
 
 func (s *splitter) addFlags(flags *pflag.FlagSet) {
@@ -37,7 +37,7 @@ func (s *splitter) validate() error {
 	return nil
 }
 
-// prepare returns a function that divides the roots of a kcp until its context ends.
+// prepare returns a function that splits the root objects of a kcp until its context ends.
 func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, registry prometheus.Registerer) (run func(context.Context) error, err error) {
 	if controller.IsOff(s.types) {
 		return func(context.Context) error { return nil }, nil
@@ -103,5 +103,5 @@ func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return d.metrics.Beside(ctx, log, run)
+	return d.metrics.RunWith(ctx, log, run)
 }

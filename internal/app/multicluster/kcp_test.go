@@ -30,7 +30,7 @@ import (
 	"rik.dev/rik/internal/testkit/program"
 )
 
-func TestKCPRefusesWhatCannotBe(t *testing.T) {
+func TestKCPRefusesInvalidFlags(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string
@@ -58,13 +58,13 @@ func TestKCPRefusesWhatCannotBe(t *testing.T) {
 				t.Errorf("kcp %q = %v, want %q", tc.args, err, tc.want)
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("it made its directory all the same: %v", err)
+				t.Errorf("it created its directory: %v", err)
 			}
 		})
 	}
 }
 
-func TestClusterControllerRefusesWhatCannotBe(t *testing.T) {
+func TestClusterControllerRefusesInvalidFlags(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string
@@ -114,12 +114,12 @@ func upstream(t *testing.T, root string) *rest.Config {
 	return config
 }
 
-// TestKCPCarriesWork tests all controllers inside the kcp. A real Kubernetes cluster is
+// TestKCPSyncsADeployment tests all controllers inside the kcp. A real Kubernetes cluster is
 // registered, and its Deployments are negotiated and published. A labeled Deployment arrives and
 // is deleted. TestPrivilegedMulticlusterDrills in test/e2e tests the controllers in programs of
 // their own. This test runs the built program. A kcp in the test process is so much slower under
 // the race detector that the test would not finish on a busy machine.
-func TestKCPCarriesWork(t *testing.T) {
+func TestKCPSyncsADeployment(t *testing.T) {
 	dir, err := program.Dir()
 	if err != nil {
 		t.Fatal(err)
@@ -138,10 +138,10 @@ func TestKCPCarriesWork(t *testing.T) {
 		}
 		fmt.Fprint(log, kcp.Log())
 	})
-	carryOne(t, upstream(t, root), "inside")
+	syncOne(t, upstream(t, root), "inside")
 }
 
-func carryOne(t *testing.T, config *rest.Config, cluster string) {
+func syncOne(t *testing.T, config *rest.Config, cluster string) {
 	t.Helper()
 	physical := kube.Shared(t)
 	register(t, config, cluster, physical.Kubeconfig())
@@ -205,7 +205,7 @@ func register(t *testing.T, config *rest.Config, name string, kubeconfig []byte)
 	if _, err := clusters.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	poll.Until(t, kube.Timeout, "Deployments are carried", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "Deployments are synced", func(ctx context.Context) error {
 		object, err := clusters.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

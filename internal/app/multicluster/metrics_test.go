@@ -49,14 +49,14 @@ func metricsOfTheCommands(t *testing.T, s *kcptest.Server) {
 	controller := url(t, clusterControllerCommand(), "--kubeconfig", admin)
 	hand := url(t, syncerCommand(), "--cluster", "byhand", "--from-kubeconfig", admin, "--to-kubeconfig", below)
 
-	seen := tells(t, controller, `rik_multicluster_cluster_ready{cluster="lost"} 0`, `rik_syncer_reachable{cluster="pushed",side="downstream"} 1`,
+	seen := metricsWith(t, controller, `rik_multicluster_cluster_ready{cluster="lost"} 0`, `rik_syncer_reachable{cluster="pushed",side="downstream"} 1`,
 		`rik_syncer_deletes_paused{cluster="pushed"} 0`, `rik_syncer_objects{cluster="pushed",resource="configmaps"} 0`,
 		`workqueue_adds_total{name="clusters"}`, `workqueue_adds_total{name="negotiation"}`, `workqueue_depth{name="syncer/pushed"}`)
-	seen += tells(t, hand, `rik_syncer_reachable{cluster="byhand",side="upstream"} 1`, `rik_syncer_delay_seconds_count{cluster="byhand"} 0`)
+	seen += metricsWith(t, hand, `rik_syncer_reachable{cluster="byhand",side="upstream"} 1`, `rik_syncer_delay_seconds_count{cluster="byhand"} 0`)
 	if found := secretsIn(t, seen, config, physical.Rest()); len(found) > 0 {
 		t.Errorf("the metrics hold %v:\n%s", found, seen)
 	}
-	refusesStrangers(t, config)
+	refusesAnonymousUsers(t, config)
 }
 
 func addCluster(t *testing.T, config *rest.Config, name, mode, kubeconfig string) {
@@ -107,8 +107,8 @@ func url(t *testing.T, c *cobra.Command, args ...string) string {
 	return found
 }
 
-// tells waits until the metrics contain all wanted texts, and returns the metrics.
-func tells(t *testing.T, url string, wanted ...string) string {
+// metricsWith waits until the metrics contain all wanted texts, and returns the metrics.
+func metricsWith(t *testing.T, url string, wanted ...string) string {
 	t.Helper()
 	var text string
 	poll.Until(t, kube.Timeout, "the metrics are complete", func(ctx context.Context) error {
@@ -169,8 +169,8 @@ func secretsIn(t *testing.T, text string, configs ...*rest.Config) []string {
 	return found
 }
 
-// refusesStrangers requests the metrics of a kcp, as its administrator and without credentials.
-func refusesStrangers(t *testing.T, config *rest.Config) {
+// refusesAnonymousUsers requests the metrics of a kcp, as its administrator and without credentials.
+func refusesAnonymousUsers(t *testing.T, config *rest.Config) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -180,18 +180,18 @@ func refusesStrangers(t *testing.T, config *rest.Config) {
 	if err != nil || !bytes.Contains(text, []byte("apiserver_request_total")) {
 		t.Errorf("the metrics of the kcp, to its administrator: %.100q, %v", text, err)
 	}
-	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is refused, or the test fails
-	defer stranger.CloseIdleConnections()
+	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is refused, or the test fails
+	defer anonymous.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+metrics.Path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := stranger.Do(request)
+	answer, err := anonymous.Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden {
-		t.Errorf("the metrics of the kcp, to a stranger: %s", answer.Status)
+		t.Errorf("the metrics of the kcp, to a user without credentials: %s", answer.Status)
 	}
 }

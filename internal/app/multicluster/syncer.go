@@ -118,7 +118,7 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return s.metrics.Beside(ctx, s.config.Logger, runs.RunAgain)
+	return s.metrics.RunWith(ctx, s.config.Logger, runs.RunAgain)
 }
 
 func (s *syncerCommandLine) downstream() (*rest.Config, error) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestSyncerUnderstandsThePrototypesFlags(t *testing.T) {
+func TestSyncerAcceptsTheFlagsOfThePrototype(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ args, want []string }{
 		"today's":         {[]string{"--cluster", "east", "pods"}, []string{"--cluster", "east", "pods"}},
@@ -26,7 +26,7 @@ func TestSyncerUnderstandsThePrototypesFlags(t *testing.T) {
 	}
 }
 
-func TestSyncerSaysWhatIsMissing(t *testing.T) {
+func TestSyncerNamesMissingFlags(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		args []string

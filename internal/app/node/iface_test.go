@@ -3,7 +3,7 @@ package node
 import "testing"
 
 // Not parallel: it changes the environment.
-func TestInterfaceOfThePapers(t *testing.T) {
+func TestInterfaceFromTheEnvironment(t *testing.T) {
 	t.Setenv("IFACE", "lo")
 	t.Setenv("IFACE_IP", "")
 	o := DefaultOptions()

@@ -123,7 +123,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "maximum number of files, directories and links of an image or a Function")
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "file of containers-registries.conf(5); by default the system's file")
 	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it; pulls of all tenants without a secret use it; none by default")
-	s.StringVar(&o.Network, "network", o.Network, "network between instances: auto (routes to nodes on the same link, VXLAN to others), vxlan (always VXLAN, for clouds that drop packets with instances' addresses), or none (only a loopback interface)")
+	s.StringVar(&o.Network, "network", o.Network, "network between instances: auto, vxlan or none. auto uses routes to nodes on the same link, and VXLAN to others. vxlan always uses VXLAN, for clouds that drop packets with instances' addresses. With none, instances have only a loopback interface")
 	s.StringSliceVar(&o.NetworkAllowFrom, "network-allow-from", nil, "address ranges outside the cluster that may use instances, cluster IPs and names through this node, such as 192.168.0.0/16")
 	s.BoolVar(&o.AllowHTTP, "allow-http", false, "allow downloads of Functions without TLS")
 	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "private networks from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")

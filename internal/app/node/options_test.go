@@ -42,7 +42,7 @@ func TestFindProgramsNamesTheFlag(t *testing.T) {
 			}
 			for _, want := range tc.wants {
 				if !strings.Contains(text, want) {
-					t.Errorf("findPrograms = %q, want it to say %q", text, want)
+					t.Errorf("findPrograms = %q, want the text %q", text, want)
 				}
 			}
 		})
@@ -50,22 +50,22 @@ func TestFindProgramsNamesTheFlag(t *testing.T) {
 }
 
 // Not parallel: it changes the PATH.
-func TestFindProgramsSaysWhatToDo(t *testing.T) {
+func TestFindProgramsNamesTheNextStep(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	o := Options{}
 	err := errors.Join(o.findPrograms()...)
 	if err == nil {
-		t.Fatal("nothing is missing although there is nothing")
+		t.Fatal("findPrograms found programs in an empty directory")
 	}
 	for _, want := range []string{"runc is neither", "rik-shim is neither", "rik-unpack is neither", "rik-dns is neither", "make build", "--runc", "--shim", "--unpacker"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("findPrograms = %q, want it to say %q", err, want)
+			t.Errorf("findPrograms = %q, want the text %q", err, want)
 		}
 	}
 }
 
 // A server validates the options of its node before the node does.
-func TestNoGuestIsNoProblemTheSecondTimeEither(t *testing.T) {
+func TestMissingGuestFilesAreAccepted(t *testing.T) {
 	t.Parallel()
 	o := Options{VMM: VMMAuto}
 	for _, which := range []string{"first", "second"} {
@@ -75,7 +75,7 @@ func TestNoGuestIsNoProblemTheSecondTimeEither(t *testing.T) {
 	}
 }
 
-func TestMainTellsUsageFromOtherErrors(t *testing.T) {
+func TestMainExitCodes(t *testing.T) {
 	t.Parallel()
 	token := filepath.Join(t.TempDir(), "token")
 	for name, tc := range map[string]struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // These mistakes were reported only after the whole cluster had started.
-func TestValidateJudgesTheNode(t *testing.T) {
+func TestValidateReportsMistakesOfTheNode(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(*Options)
@@ -33,14 +33,14 @@ func TestValidateJudgesTheNode(t *testing.T) {
 			o := DefaultOptions()
 			tc.change(&o)
 			if err := o.Validate(); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("Validate() = %v, want a wrong usage that says %q", err, tc.says)
+				t.Errorf("Validate() = %v, want a wrong usage with the text %q", err, tc.says)
 			}
 		})
 	}
 }
 
 // Missing files were reported only by the first instance that needed them.
-func TestFilesThatAreNotThere(t *testing.T) {
+func TestMissingFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

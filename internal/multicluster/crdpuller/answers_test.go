@@ -122,10 +122,10 @@ func TestOpenAPIVersion2(t *testing.T) {
 		if !maps.Equal(got, want) {
 			for path := range want {
 				if got[path] != want[path] {
-					t.Errorf("%s%s is %q by version 2 and %q by version 3", name, path, got[path], want[path])
+					t.Errorf("%s%s: version 2 has %q, version 3 has %q", name, path, got[path], want[path])
 				}
 			}
-			t.Errorf("%s has %d fields by version 2 and %d by version 3", name, len(got), len(want))
+			t.Errorf("%s: version 2 has %d fields, version 3 has %d", name, len(got), len(want))
 		}
 	}
 	protocol := schemaOf(t, only(t, pull(t, f.config, "services")), "spec", "ports", "[]", "protocol")
@@ -201,13 +201,13 @@ func TestChangedModelIsNoticed(t *testing.T) {
 // TestNoAnswerIsAnError tests answers that must not count as a cluster without types.
 func TestNoAnswerIsAnError(t *testing.T) {
 	for name, change := range map[string]func(*http.Response) error{
-		"not ready yet":        answers(http.StatusInternalServerError, "/readyz"),
-		"first types hidden":   answers(http.StatusNotFound, "/api", "/api/v1"),
-		"all others hidden":    answers(http.StatusNotFound, "/apis"),
-		"others forbidden":     answers(http.StatusForbidden, "/apis"),
-		"others unavailable":   answers(http.StatusServiceUnavailable, "/apis"),
-		"somebody else's page": rewrites("/api", func([]byte) []byte { return []byte("<html>log in</html>") }),
-		"an empty list":        rewrites("/apis", func([]byte) []byte { return []byte("{}") }),
+		"not ready yet":      answers(http.StatusInternalServerError, "/readyz"),
+		"first types hidden": answers(http.StatusNotFound, "/api", "/api/v1"),
+		"all others hidden":  answers(http.StatusNotFound, "/apis"),
+		"others forbidden":   answers(http.StatusForbidden, "/apis"),
+		"others unavailable": answers(http.StatusServiceUnavailable, "/apis"),
+		"a login page":       rewrites("/api", func([]byte) []byte { return []byte("<html>log in</html>") }),
+		"an empty list":      rewrites("/apis", func([]byte) []byte { return []byte("{}") }),
 		"a redirect": func(r *http.Response) error {
 			r.StatusCode = http.StatusFound
 			r.Header.Set("Location", "http://127.0.0.1:1"+r.Request.URL.Path)

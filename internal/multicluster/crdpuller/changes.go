@@ -16,8 +16,8 @@ import (
 	"rik.dev/rik/internal/wakeup"
 )
 
-// heralds are the types whose changes mean that a cluster serves other types.
-var heralds = []schema.GroupVersionResource{
+// watchedTypes are the types whose changes mean that a cluster serves other types.
+var watchedTypes = []schema.GroupVersionResource{
 	{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 }
@@ -33,10 +33,10 @@ func (p *Puller) Changes(ctx context.Context) <-chan struct{} {
 		changes.Wake()
 	}
 	var watching sync.WaitGroup
-	for _, herald := range heralds {
-		informer, err := p.informer(herald, changed)
+	for _, watched := range watchedTypes {
+		informer, err := p.informer(watched, changed)
 		if err != nil {
-			p.config.Logger.Warn("types of the cluster are polled only", "herald", herald.Resource, "err", err)
+			p.config.Logger.Warn("watching for changes of the cluster's types failed; they are only polled", "resource", watched.Resource, "err", err)
 			continue
 		}
 		watching.Go(func() { informer.RunWithContext(ctx) })
@@ -49,30 +49,30 @@ func (p *Puller) Changes(ctx context.Context) <-chan struct{} {
 	return changes
 }
 
-func (p *Puller) informer(herald schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, error) {
+func (p *Puller) informer(watched schema.GroupVersionResource, changed func()) (cache.SharedIndexInformer, error) {
 	// There is no timeout, because a watch has no time limit.
 	client, err := metadata.NewForConfigAndClient(p.config.Rest, &http.Client{Transport: p.transport, CheckRedirect: stay})
 	if err != nil {
-		return nil, fmt.Errorf("preparing to watch: %w", err)
+		return nil, fmt.Errorf("preparing to watch types: %w", err)
 	}
-	objects := client.Resource(herald)
+	objects := client.Resource(watched)
 	informer := cache.NewSharedIndexInformerWithOptions(typehealth.New(typehealth.Options{
 		Client: client,
 		Source: typehealth.Source{
 			List:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return objects.List(ctx, o) },
 			Watch: objects.Watch,
 		},
-	}).ListerWatcher(), &metav1.PartialObjectMetadata{}, cache.SharedIndexInformerOptions{ObjectDescription: herald.String()})
+	}).ListerWatcher(), &metav1.PartialObjectMetadata{}, cache.SharedIndexInformerOptions{ObjectDescription: watched.String()})
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { changed() },
 		UpdateFunc: func(any, any) { changed() },
 		DeleteFunc: func(any) { changed() },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("preparing to watch: %w", err)
+		return nil, fmt.Errorf("preparing to watch types: %w", err)
 	}
 	err = informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		p.config.Logger.Debug("watching for changes of the types", "herald", herald.Resource, "err", err)
+		p.config.Logger.Debug("watching for changes of the cluster's types failed", "resource", watched.Resource, "err", err)
 	})
 	return informer, err
 }

@@ -19,7 +19,7 @@ func seen(t *testing.T, changes <-chan struct{}, what string) {
 			t.Fatalf("%s: the channel is closed", what)
 		}
 	case <-time.After(kube.Timeout):
-		t.Fatalf("%s: nothing was heard", what)
+		t.Fatalf("%s: no change was reported", what)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestChangesWhereWatchingIsForbidden(t *testing.T) {
 	changes := newPuller(t, config).Changes(ctx)
 	select {
 	case <-changes:
-		t.Error("something was heard")
+		t.Error("a change was reported")
 	case <-time.After(time.Second):
 	}
 	cancel()

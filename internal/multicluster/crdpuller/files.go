@@ -54,7 +54,7 @@ func (r *Result) WriteProblems(program string, out io.Writer) {
 		fmt.Fprintf(out, "%s: the cluster does not serve %s\n", program, name)
 	}
 	for _, gv := range r.Unknown {
-		fmt.Fprintf(out, "%s: the cluster did not answer about %s\n", program, gv)
+		fmt.Fprintf(out, "%s: the cluster did not return the types of %s\n", program, gv)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestWriteProblems(t *testing.T) {
 	r.WriteProblems("crd-puller", &out)
 	want := "crd-puller: left out widgets.example.dev: it is recursive\n" +
 		"crd-puller: the cluster does not serve gadgets.example.dev\n" +
-		"crd-puller: the cluster did not answer about example.org/v1\n"
+		"crd-puller: the cluster did not return the types of example.org/v1\n"
 	if out.String() != want {
 		t.Errorf("WriteProblems() printed\n%s\nwant\n%s", out.String(), want)
 	}

@@ -49,7 +49,7 @@ func (l listKind) apply(p *props, unique bool) error {
 	if unique {
 		// A CRD cannot express uniqueness in another way.
 		if !isScalar(item) {
-			return fmt.Errorf("unique items that are no scalars: %w", ErrNotExpressible)
+			return fmt.Errorf("unique items that are not scalars: %w", ErrNotExpressible)
 		}
 		l = listKind{kind: listSet}
 	}

@@ -96,7 +96,7 @@ func (s *session) index() *documents {
 	case apierrors.IsNotFound(err):
 		return &documents{second: &source{fetch: s.secondVersion}}
 	case err != nil:
-		return &documents{err: fmt.Errorf("asking for the OpenAPI documents: %w", err)}
+		return &documents{err: fmt.Errorf("listing the OpenAPI documents: %w", err)}
 	default:
 		return &documents{byPath: byPath}
 	}

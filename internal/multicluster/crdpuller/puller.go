@@ -102,10 +102,10 @@ type converted struct {
 // New creates a puller. It does not connect.
 func New(config Config) (*Puller, error) {
 	if config.Rest == nil {
-		return nil, errors.New("no connection to pull types from")
+		return nil, errors.New("a connection to the cluster is required")
 	}
 	if config.Logger == nil {
-		return nil, errors.New("no logger for the puller of types")
+		return nil, errors.New("a logger is required")
 	}
 	config.Rest = rest.CopyConfig(config.Rest)
 	if config.Skip == nil {
@@ -119,8 +119,8 @@ func New(config Config) (*Puller, error) {
 }
 
 // Pull describes the types with these names, as PLURAL or PLURAL.GROUP. Without names, it
-// describes all types that can be listed and watched. After an error, nothing is known. That is
-// so if the cluster does not answer, or if a required response is incomplete.
+// describes all types that can be listed and watched. It returns an error and no result if the
+// cluster does not answer, or if a required response is incomplete.
 func (p *Puller) Pull(ctx context.Context, names ...string) (*Result, error) {
 	s, err := p.session(ctx)
 	if err != nil {

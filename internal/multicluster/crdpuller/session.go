@@ -54,7 +54,7 @@ func (s *session) discover() (catalog, error) {
 	groups, lists, err := discovery.ServerGroupsAndResources(s.discovery)
 	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
 	if err != nil && !partial {
-		return catalog{}, fmt.Errorf("asking the cluster what it serves: %w", err)
+		return catalog{}, fmt.Errorf("reading the types that the cluster serves: %w", err)
 	}
 	if err := whole(groups); err != nil {
 		return catalog{}, err
@@ -67,7 +67,7 @@ func (s *session) ready() error {
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return nil // without permission for this check, the responses must be used as they are
 	}
-	return fmt.Errorf("asking the cluster whether it is ready: %w", err)
+	return fmt.Errorf("checking whether the cluster is ready: %w", err)
 }
 
 // whole rejects a response without one of the two roots of discovery. Every cluster serves the
@@ -82,7 +82,7 @@ func whole(groups []*metav1.APIGroup) error {
 		}
 	}
 	if !first || !others {
-		return errors.New("the cluster's discovery lacks /api or /apis: the URL or a proxy before it hides a part")
+		return errors.New("the cluster serves no types below /api or /apis: check the URL of the server in the kubeconfig, and a proxy in front of the cluster")
 	}
 	return nil
 }

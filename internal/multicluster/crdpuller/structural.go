@@ -56,7 +56,7 @@ func (f field) child(name string) field { return field{path: f.path + "." + name
 
 func (c *converter) node(s *spec.Schema, at field) (*props, error) {
 	if c.nodes++; c.nodes > maxNodes {
-		return nil, fmt.Errorf("a type of more than %d fields: %w", maxNodes, ErrTooLarge)
+		return nil, fmt.Errorf("the type has more than %d fields: %w", maxNodes, ErrTooLarge)
 	}
 	if name, ok := reference(s); ok {
 		return c.reference(s, name, at)
@@ -87,7 +87,7 @@ func (c *converter) reference(s *spec.Schema, name string, at field) (*props, er
 		case model == nil:
 			return nil, fmt.Errorf("%s refers to %s: %w", at.path, name, ErrNoModel)
 		case slices.Contains(c.within, name):
-			return nil, fmt.Errorf("%s is a %s again: %w", at.path, name, ErrRecursive)
+			return nil, fmt.Errorf("%s contains %s, which contains this field: %w", at.path, name, ErrRecursive)
 		}
 		c.within = append(c.within, name)
 		defer func() { c.within = c.within[:len(c.within)-1] }()
@@ -150,7 +150,7 @@ func (c *converter) untyped(p *props, s *spec.Schema, at field) error {
 		return c.object(p, s, at)
 	}
 	if len(p.AllOf)+len(p.AnyOf)+len(p.OneOf) > 0 || p.Not != nil {
-		return fmt.Errorf("%s: alternatives without a type: %w", at.path, ErrNotExpressible)
+		return fmt.Errorf("%s: alternatives (allOf, anyOf, oneOf, not) without a type: %w", at.path, ErrNotExpressible)
 	}
 	preserve(p)
 	return nil
@@ -172,7 +172,7 @@ func (c *converter) object(p *props, s *spec.Schema, at field) error {
 		return nil
 	}
 	if p.AdditionalProperties != nil {
-		return fmt.Errorf("%s: named fields beside others: %w", at.path, ErrNotExpressible)
+		return fmt.Errorf("%s: named fields together with a map of other fields: %w", at.path, ErrNotExpressible)
 	}
 	p.Properties = make(map[string]props, len(s.Properties))
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
@@ -213,7 +213,7 @@ func (c *converter) additional(p *props, s *spec.Schema, at field) error {
 
 func (c *converter) array(p *props, s *spec.Schema, at field) error {
 	if s.Items == nil || s.Items.Schema == nil {
-		return fmt.Errorf("%s: a list that does not say of what: %w", at.path, ErrNotExpressible)
+		return fmt.Errorf("%s: a list without a type of its items: %w", at.path, ErrNotExpressible)
 	}
 	kind := listKindOf(s)
 	item, err := c.node(s.Items.Schema, field{path: at.path + "[*]", keys: kind.keys})
@@ -235,7 +235,7 @@ func expressible(s *spec.Schema) error {
 	case s.Items != nil && len(s.Items.Schemas) > 0, s.AdditionalItems != nil:
 		return fmt.Errorf("items of different types: %w", ErrNotExpressible)
 	case len(s.PatternProperties) > 0, len(s.Dependencies) > 0, len(s.Definitions) > 0:
-		return fmt.Errorf("patterns or dependencies of fields: %w", ErrNotExpressible)
+		return fmt.Errorf("patterns, dependencies or definitions of fields: %w", ErrNotExpressible)
 	default:
 		return nil
 	}
@@ -278,7 +278,7 @@ func alternatives(p *props, s *spec.Schema) error {
 		return fmt.Errorf("alternatives: %w", err)
 	}
 	if strings.Contains(string(raw), `"$ref"`) {
-		return fmt.Errorf("alternatives of types: %w", ErrNotExpressible)
+		return fmt.Errorf("alternatives (allOf, anyOf, oneOf, not) that refer to other types: %w", ErrNotExpressible)
 	}
 	var copied props
 	if err := json.Unmarshal(raw, &copied); err != nil {

@@ -219,7 +219,7 @@ func TestPreferred(t *testing.T) {
 			[]*metav1.APIResourceList{list("a.io/v1", "xs")},
 			map[schema.GroupVersion]error{{Group: "a.io", Version: "v9"}: down}, nil, []string{"a.io/v1", "a.io/v9"}},
 		{"version without an answer", []*metav1.APIGroup{group("a.io", "v1")}, nil, nil, nil, []string{"a.io/v1"}},
-		{"answer beside a failure", []*metav1.APIGroup{group("a.io", "v1")}, []*metav1.APIResourceList{list("a.io/v1")},
+		{"answer and a failure", []*metav1.APIGroup{group("a.io", "v1")}, []*metav1.APIResourceList{list("a.io/v1")},
 			map[schema.GroupVersion]error{{Group: "a.io", Version: "v1"}: down}, nil, []string{"a.io/v1"}},
 		{"names that are paths", []*metav1.APIGroup{group("../etc", "v1"), group("a.io", "v1")},
 			[]*metav1.APIResourceList{list("../etc/v1", "xs"), list("a.io/v1", "..", "X", "xs")}, nil, []string{"xs.a.io v1"}, []string{"../etc/v1"}},

@@ -32,7 +32,7 @@ func (p *Puller) addVersions(crd, found *apiextensionsv1.CustomResourceDefinitio
 		if !theirs.Served || theirs.Name == preferred.Name || !isName(schema.GroupVersion{Group: crd.Spec.Group, Version: theirs.Name}, crd.Spec.Names.Plural) {
 			continue
 		}
-		if why := p.beside(&preferred, theirs); why != "" {
+		if why := p.conflict(&preferred, theirs); why != "" {
 			left = append(left, fmt.Sprintf("%s: %.*s", theirs.Name, maxReason, why))
 			continue
 		}
@@ -47,9 +47,9 @@ func (p *Puller) addVersions(crd, found *apiextensionsv1.CustomResourceDefinitio
 	}
 }
 
-// beside returns why a version cannot be served next to the preferred one without conversion. It
+// conflict returns why a version cannot be served next to the preferred one without conversion. It
 // caches the results, because comparing large schemas takes long.
-func (p *Puller) beside(preferred, other *apiextensionsv1.CustomResourceDefinitionVersion) string {
+func (p *Puller) conflict(preferred, other *apiextensionsv1.CustomResourceDefinitionVersion) string {
 	var offers [2]multischema.Offer
 	sum := sha256.New()
 	for i, v := range []*apiextensionsv1.CustomResourceDefinitionVersion{preferred, other} {

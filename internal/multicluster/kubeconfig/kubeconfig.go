@@ -32,21 +32,21 @@ const maxAnswer = 256 << 20
 // The errors of Parse. Each one contains the next step.
 var (
 	ErrEmpty    = errors.New("the kubeconfig is empty")
-	ErrTooLarge = fmt.Errorf("the kubeconfig has more than %d bytes: keep the one context that is used, as \"kubectl config view --minify --flatten\" prints it", MaxBytes)
-	ErrForm     = errors.New("this is no kubeconfig: give YAML or JSON with apiVersion v1 and kind Config")
-	ErrContext  = errors.New("the kubeconfig has no usable current-context: set one whose cluster and user are in it")
-	ErrProgram  = errors.New("the kubeconfig's user runs a program or an auth provider, which a control plane does not: give it a client certificate or a token")
-	ErrPath     = errors.New("the kubeconfig names files, which are not on the control plane: \"kubectl config view --minify --flatten\" prints it with their content")
-	ErrProxy    = errors.New("the kubeconfig names a proxy: the control plane speaks to the server alone, so take proxy-url away")
-	ErrServer   = errors.New("the kubeconfig's server is no URL of the form https://HOST:PORT")
-	ErrPlain    = errors.New("the kubeconfig's server is not https: that is possible on a loopback address only")
-	ErrInsecure = errors.New("the kubeconfig does not verify the server's certificate: take insecure-skip-tls-verify away and give certificate-authority-data")
-	ErrTLS      = errors.New("the kubeconfig's certificates or key cannot be used: each is PEM in base64, and the certificate belongs to the key")
-	ErrIdentity = errors.New("the kubeconfig's user has no usable credentials: give it either a client certificate with its key or a token")
+	ErrTooLarge = fmt.Errorf("the kubeconfig has more than %d bytes: keep only the context that is used, as \"kubectl config view --minify --flatten\" prints it", MaxBytes)
+	ErrForm     = errors.New("the text is not a kubeconfig: use YAML or JSON with apiVersion v1 and kind Config")
+	ErrContext  = errors.New("the kubeconfig has no usable current-context: set one whose cluster and user are in the kubeconfig")
+	ErrProgram  = errors.New("the user in the kubeconfig needs a program or an auth provider, which a control plane does not run: use a client certificate or a token")
+	ErrPath     = errors.New("the kubeconfig refers to files, which the control plane does not have: \"kubectl config view --minify --flatten\" prints a kubeconfig that contains them")
+	ErrProxy    = errors.New("the kubeconfig has a proxy, but the control plane connects directly to the server: remove proxy-url")
+	ErrServer   = errors.New("the server in the kubeconfig is not a URL of the form https://HOST:PORT")
+	ErrPlain    = errors.New("the server in the kubeconfig does not use https, which is allowed only for a loopback address")
+	ErrInsecure = errors.New("the kubeconfig does not verify the server's certificate: remove insecure-skip-tls-verify and set certificate-authority-data")
+	ErrTLS      = errors.New("the certificates or the key in the kubeconfig cannot be used: each must be PEM in base64, and the certificate must belong to the key")
+	ErrIdentity = errors.New("the user in the kubeconfig has no usable credentials: set a client certificate with its key, or a token")
 )
 
 // errElsewhere is the error of a request that a server has redirected to another host.
-var errElsewhere = errors.New("the server sent the client to another host, where the credentials do not go")
+var errElsewhere = errors.New("the server redirected the request to another host, which must not receive the credentials")
 
 // Parse returns a client configuration for the current context of a kubeconfig. It ignores other
 // contexts. The result has no rate limit and no timeout. Its transport rejects every request to

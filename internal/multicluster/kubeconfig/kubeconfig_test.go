@@ -100,7 +100,7 @@ func TestParseRefuses(t *testing.T) {
 		"context gone":    {[]byte("apiVersion: v1\nkind: Config\ncurrent-context: " + canary), kubeconfig.ErrContext},
 		"cluster gone":    {[]byte("apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: " + canary + "}}]"), kubeconfig.ErrContext},
 		"exec":            {render(goodCluster, `exec: {apiVersion: client.authentication.k8s.io/v1, command: `+canary+`, interactiveMode: Never}`), kubeconfig.ErrProgram},
-		"exec beside":     {render(goodCluster, goodUser+`, exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}`), kubeconfig.ErrProgram},
+		"exec and token":  {render(goodCluster, goodUser+`, exec: {apiVersion: client.authentication.k8s.io/v1, command: sh, interactiveMode: Never}`), kubeconfig.ErrProgram},
 		"auth provider":   {render(goodCluster, `auth-provider: {name: oidc, config: {id-token: `+canary+`}}`), kubeconfig.ErrProgram},
 		"token file":      {render(goodCluster, `tokenFile: /run/`+canary), kubeconfig.ErrPath},
 		"token file too":  {render(goodCluster, goodUser+`, tokenFile: /run/secrets/token`), kubeconfig.ErrPath},

@@ -39,18 +39,19 @@ func (s Server) Validate() error {
 		return nil
 	}
 	host, _, err := net.SplitHostPort(s.Address)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	problem := "other machines can reach it, and metrics need no authentication"
 	if err != nil {
-		return fmt.Errorf("--%s %q: use an address and a port, such as 127.0.0.1:9090", Flag, s.Address)
+		problem = "it is not an address and a port"
 	}
-	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-		return fmt.Errorf("--%s %q: metrics are served without authentication, so use a loopback address, such as 127.0.0.1:9090", Flag, s.Address)
-	}
-	return nil
+	return fmt.Errorf("--%s %q: %s: use a loopback address, such as 127.0.0.1:9090", Flag, s.Address, problem)
 }
 
-// Beside calls run, and serves metrics meanwhile if there is an address. If the port cannot be
+// RunWith calls run, and serves metrics meanwhile if there is an address. If the port cannot be
 // opened, it returns an error before it calls run.
-func (s Server) Beside(ctx context.Context, log *slog.Logger, run func(context.Context) error) error {
+func (s Server) RunWith(ctx context.Context, log *slog.Logger, run func(context.Context) error) error {
 	if s.Address == "" {
 		return run(ctx)
 	}

@@ -24,11 +24,11 @@ func TestMetricsAreForThisMachineAlone(t *testing.T) {
 		"none":          {"", ""},
 		"loopback":      {"127.0.0.1:0", ""},
 		"loopback IPv6": {"[::1]:9090", ""},
-		"everywhere":    {":9090", "a loopback address"},
-		"all addresses": {"0.0.0.0:9090", "a loopback address"},
-		"another's":     {"192.0.2.1:9090", "a loopback address"},
-		"a name":        {"example.com:9090", "a loopback address"},
-		"no port":       {"127.0.0.1", "an address and a port"},
+		"everywhere":    {":9090", "other machines can reach it"},
+		"all addresses": {"0.0.0.0:9090", "other machines can reach it"},
+		"another's":     {"192.0.2.1:9090", "other machines can reach it"},
+		"a name":        {"example.com:9090", "other machines can reach it"},
+		"no port":       {"127.0.0.1", "is not an address and a port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +48,7 @@ func TestServerServesWhileTheProgramRuns(t *testing.T) {
 	t.Parallel()
 	var log output.Buffer
 	var url string
-	err := Server{Address: "127.0.0.1:0"}.Beside(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context) error {
+	err := Server{Address: "127.0.0.1:0"}.RunWith(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), func(ctx context.Context) error {
 		match := serving.FindStringSubmatch(log.String())
 		if match == nil {
 			return fmt.Errorf("the log does not contain the URL: %q", log.String())
@@ -60,7 +60,7 @@ func TestServerServesWhileTheProgramRuns(t *testing.T) {
 		return errors.ErrUnsupported
 	})
 	if !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("Beside() = %v, want the program's error", err)
+		t.Errorf("RunWith() = %v, want the program's error", err)
 	}
 	if _, err := scrape(t.Context(), url); err == nil {
 		t.Error("the metrics are served after the end of the program")
@@ -75,12 +75,12 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	err = Server{Address: other.Addr().String()}.Beside(t.Context(), slog.New(slog.DiscardHandler), func(context.Context) error {
+	err = Server{Address: other.Addr().String()}.RunWith(t.Context(), slog.New(slog.DiscardHandler), func(context.Context) error {
 		t.Error("the program started")
 		return nil
 	})
 	if err == nil || !strings.Contains(err.Error(), "--"+Flag) {
-		t.Errorf("Beside() = %v, want an error that names the flag", err)
+		t.Errorf("RunWith() = %v, want an error that names the flag", err)
 	}
 }
 

@@ -41,7 +41,7 @@ const (
 	timeout = 30 * time.Second
 	// pageTimeout limits one page of a list.
 	pageTimeout = 2 * time.Minute
-	// enough is how many failures in a row are a fault. A single failure is the normal end of a
+	// enough is how many failures in a row are reported. A single failure is the normal end of a
 	// watch.
 	enough = 2
 )
@@ -125,7 +125,7 @@ func (r *Reader) Trouble(now time.Time) *Trouble {
 	case r.failures >= enough:
 		return &Trouble{Since: r.failing, Message: r.options.Show(r.err)}
 	case !r.waiting.IsZero() && now.Sub(r.waiting) >= timeout:
-		return &Trouble{Since: r.waiting, Message: fmt.Sprintf("no answer for %s", now.Sub(r.waiting).Round(time.Second))}
+		return &Trouble{Since: r.waiting, Message: fmt.Sprintf("the server has not answered for %s", now.Sub(r.waiting).Round(time.Second))}
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (r *Reader) list(ctx context.Context, options metav1.ListOptions) (runtime.
 		limit = r.pages
 	}
 	return ask(ctx, r, limit, false, func() (runtime.Object, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, fmt.Errorf("no answer to a list for %s", pageTimeout))
+		ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, fmt.Errorf("the server has not answered a request for a list for %s", pageTimeout))
 		defer cancel()
 		defer r.answered()
 		return r.options.Source.List(ctx, options)
@@ -306,4 +306,4 @@ func (o *observed) run(ctx context.Context, r *Reader) {
 }
 
 // errEndedAtOnce: the server ended a watch before it sent an event.
-var errEndedAtOnce = errors.New("the server ends watches at once")
+var errEndedAtOnce = errors.New("the server ends every watch before it sends an event")

@@ -99,13 +99,13 @@ func TestRequestsAreBounded(t *testing.T) {
 			w := watch.NewFake()
 			w.Stop()
 			return w, nil
-		}, "ends watches at once"},
+		}, "ends every watch before it sends an event"},
 		"lists are refused":            {func(context.Context) (runtime.Object, error) { return nil, errors.New("conversion failed") }, quiet, "conversion failed"},
 		"lists are refused as expired": {func(context.Context) (runtime.Object, error) { return nil, expired }, quiet, "too old"},
 		"lists are not answered": {func(ctx context.Context) (runtime.Object, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
-		}, quiet, "no answer"},
+		}, quiet, "has not answered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
