@@ -12,8 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 

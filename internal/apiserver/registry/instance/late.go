@@ -11,7 +11,9 @@ import (
 
 // LateSessions are the Sessions of a service that needs the API server, and is therefore created
 // after it. Until Set is called, no node is connected.
-type LateSessions struct{ service atomic.Pointer[SessionService] }
+type LateSessions struct {
+	service atomic.Pointer[SessionService]
+}
 
 // SessionService opens sessions with errors of its own.
 type SessionService struct {
