@@ -15,6 +15,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/app/node"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/nodeapi"
@@ -34,14 +35,14 @@ const (
 
 // flags holds the flags of all programs.
 type flags struct {
-	logLevel, logFormat string
-	noAgent             bool
-	insecureLegacy      bool
-	legacyAPI           string
-	schedulerURL        string
-	control             ControlPlane
-	scheduler           SchedulerSettings
-	node                node.Options
+	log            logflag.Flags
+	noAgent        bool
+	insecureLegacy bool
+	legacyAPI      string
+	schedulerURL   string
+	control        ControlPlane
+	scheduler      SchedulerSettings
+	node           node.Options
 	// port is the flag for the API's port; nil for a program without one.
 	port *pflag.Flag
 }
@@ -65,8 +66,7 @@ func newFlags() flags {
 
 func (f *flags) common(s *pflag.FlagSet) {
 	s.StringVar(&f.control.DataDir, "data-dir", env("DATABASE_LOCATION", defaultDataDir), "directory of the cluster's data, certificates and credentials [DATABASE_LOCATION]")
-	s.StringVar(&f.logLevel, "log-level", "info", "log level: debug, info, warn or error")
-	s.StringVar(&f.logFormat, "log-format", "text", "log format: text or json")
+	f.log.Add(s)
 }
 
 func (f *flags) listening(s *pflag.FlagSet) {

@@ -186,22 +186,11 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// withLog calls run with the logger that the flags describe. Text is for people, on a terminal
-// or in a journal. JSON is for other programs.
+// withLog calls run with the logger that the flags describe.
 func withLog(f *flags, run func(*slog.Logger) error) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(f.logLevel)); err != nil {
-		return fmt.Errorf("%w: --log-level %q: use debug, info, warn or error", errUsage, f.logLevel)
+	log, err := f.log.Logger(os.Stderr)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	options := &slog.HandlerOptions{Level: level}
-	var handler slog.Handler
-	switch f.logFormat {
-	case "text":
-		handler = slog.NewTextHandler(os.Stderr, options)
-	case "json":
-		handler = slog.NewJSONHandler(os.Stderr, options)
-	default:
-		return fmt.Errorf("%w: --log-format %q: use text or json", errUsage, f.logFormat)
-	}
-	return run(slog.New(handler))
+	return run(log)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/multicluster/credential"
 	"rik.dev/rik/internal/multicluster/metrics"
 )
@@ -15,7 +16,7 @@ import (
 type clusterController struct {
 	kubeconfig, context string
 	controllers         controllers
-	logging             logging
+	logging             logflag.Flags
 	metrics             metrics.Server
 }
 
@@ -36,13 +37,13 @@ func clusterControllerCommand() *cobra.Command {
 	c.Flags().StringVar(&cc.kubeconfig, "kubeconfig", "", "kubeconfig of the kcp; required")
 	c.Flags().StringVar(&cc.context, "context", "", "context of the kubeconfig (default: the current context)")
 	cc.controllers.addFlags(c.Flags())
-	cc.logging.addFlags(c.Flags())
+	cc.logging.Add(c.Flags())
 	addMetricsFlag(c.Flags(), &cc.metrics)
 	return c
 }
 
 func (cc *clusterController) run(ctx context.Context, out io.Writer) error {
-	log, err := cc.logging.logger(out)
+	log, err := cc.logging.Logger(out)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/multicluster/splitter/controller"
 )
@@ -53,7 +54,7 @@ func (s *splitter) prepare(kcp *rest.Config, log *slog.Logger, registry promethe
 type deploymentSplitter struct {
 	kubeconfig, context string
 	splitter            splitter
-	logging             logging
+	logging             logflag.Flags
 	metrics             metrics.Server
 }
 
@@ -74,13 +75,13 @@ func deploymentSplitterCommand() *cobra.Command {
 	c.Flags().StringVar(&d.kubeconfig, "kubeconfig", "", "kubeconfig of the kcp; required")
 	c.Flags().StringVar(&d.context, "context", "", "context of the kubeconfig (default: the current context)")
 	d.splitter.addFlags(c.Flags())
-	d.logging.addFlags(c.Flags())
+	d.logging.Add(c.Flags())
 	addMetricsFlag(c.Flags(), &d.metrics)
 	return c
 }
 
 func (d *deploymentSplitter) run(ctx context.Context, out io.Writer) error {
-	log, err := d.logging.logger(out)
+	log, err := d.logging.Logger(out)
 	if err != nil {
 		return err
 	}

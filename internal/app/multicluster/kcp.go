@@ -16,6 +16,7 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/multicluster/credential"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
@@ -36,7 +37,7 @@ type kcp struct {
 	quota          datastore.Quota
 	runControllers bool
 	controllers    controllers
-	logging        logging
+	logging        logflag.Flags
 }
 
 func kcpCommand() *cobra.Command {
@@ -55,7 +56,7 @@ func kcpCommand() *cobra.Command {
 	}
 	k.addFlags(c.Flags())
 	k.controllers.addFlags(c.Flags())
-	k.logging.addFlags(c.Flags())
+	k.logging.Add(c.Flags())
 	return c
 }
 
@@ -100,7 +101,7 @@ func (k *kcp) complete(log *slog.Logger) error {
 }
 
 func (k *kcp) run(ctx context.Context, out io.Writer) error {
-	log, err := k.logging.logger(out)
+	log, err := k.logging.Logger(out)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/multicluster/metrics"
 	"rik.dev/rik/internal/multicluster/syncer"
 )
@@ -22,7 +22,7 @@ import (
 type syncerCommandLine struct {
 	fromKubeconfig, fromCluster string
 	toKubeconfig, toContext     string
-	logLevel                    string
+	log                         logflag.Flags
 	config                      syncer.Config
 	metrics                     metrics.Server
 }
@@ -67,7 +67,7 @@ func (s *syncerCommandLine) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&s.config.Workers, "workers", syncer.DefaultWorkers, "number of objects that are synced in parallel; at most three quarters of them of one type, and at most half of them of one namespace")
 	flags.DurationVar(&s.config.HeartbeatInterval, "heartbeat-interval", syncer.DefaultHeartbeatInterval, "interval of heartbeats")
 	addDeleteFlags(flags, &s.config.Deletes)
-	flags.StringVar(&s.logLevel, "log-level", "info", "log level: debug, info, warn or error")
+	s.log.AddLevel(flags)
 	addMetricsFlag(flags, &s.metrics)
 }
 
@@ -95,9 +95,9 @@ func prototypeFlags(args []string, flags *pflag.FlagSet) []string {
 }
 
 func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(s.logLevel)); err != nil {
-		return fmt.Errorf("--log-level %q: use debug, info, warn or error", s.logLevel)
+	logger, err := s.log.Logger(log)
+	if err != nil {
+		return err
 	}
 	if s.fromKubeconfig == "" || s.config.Cluster == "" {
 		return errors.New("set the kubeconfig of the kcp and the name of the Cluster: --from-kubeconfig FILE --cluster NAME")
@@ -105,9 +105,8 @@ func (s *syncerCommandLine) run(ctx context.Context, log io.Writer) error {
 	if err := s.metrics.Validate(); err != nil {
 		return err
 	}
-	s.config.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: level}))
+	s.config.Logger = logger
 	s.config.Metrics = legacyregistry.Registerer()
-	var err error
 	if s.config.Upstream, err = connection("--from-kubeconfig", s.fromKubeconfig, ""); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/riklet/join"
 	"rik.dev/rik/internal/rpc/jointoken"
@@ -23,14 +24,15 @@ func Commands() []*cobra.Command {
 // AgentCommand returns the command that joins this machine to a cluster and runs its node.
 func AgentCommand(use string) *cobra.Command {
 	o := DefaultOptions()
-	var server, token, tokenFile, level, format string
+	var server, token, tokenFile string
+	var logFlags logflag.Flags
 	c := &cobra.Command{
 		Use:   use,
 		Short: "Join this machine to a cluster and run its instances",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			heap.Small()
-			log, err := logger(level, format)
+			log, err := logger(logFlags)
 			if err != nil {
 				return err
 			}
@@ -45,25 +47,17 @@ func AgentCommand(use string) *cobra.Command {
 	c.Flags().StringVar(&server, "server", os.Getenv("RIK_SERVER"), "address of the cluster's API, such as https://10.0.0.1:5000 [RIK_SERVER]")
 	c.Flags().StringVar(&token, "token", os.Getenv("RIK_TOKEN"), "join token; other users of this machine can see it, so prefer --token-file or the environment [RIK_TOKEN]")
 	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the join token; on the server it is node-token in the data directory")
-	c.Flags().StringVar(&level, "log-level", "info", "log level: debug, info, warn or error")
-	c.Flags().StringVar(&format, "log-format", "text", "log format: text or json")
+	logFlags.Add(c.Flags())
 	return c
 }
 
-func logger(level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, usagef("--log-level %q: use debug, info, warn or error", level)
+// logger returns the logger that the flags describe.
+func logger(f logflag.Flags) (*slog.Logger, error) {
+	log, err := f.Logger(os.Stderr)
+	if err != nil {
+		return nil, usagef("%w", err)
 	}
-	options := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
-	default:
-		return nil, usagef("--log-format %q: use text or json", format)
-	}
+	return log, nil
 }
 
 // connect reads the address of the cluster and the join token, if there is one. A node that has

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/nodelock"
@@ -21,7 +22,7 @@ func purgeCommand() *cobra.Command {
 		Short: "Stop all instances of a stopped node, and remove everything that it created on this machine",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			log, err := logger("warn", "text")
+			log, err := logger(logflag.Flags{Level: "warn", Format: logflag.Text})
 			if err != nil {
 				return err
 			}
