@@ -44,7 +44,8 @@ func (d *Instances) Create(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1
 	if i.Spec.Revision == "" {
 		return nil, apierrors.NewBadRequest("the revision of a new instance is required")
 	}
-	hub, err := internal(i)
+	// The storage sets fields of a new object.
+	hub, err := internal(i.DeepCopy())
 	if err != nil {
 		return nil, err
 	}
@@ -59,23 +60,48 @@ func (d *Instances) Create(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1
 // given resource version. An instance that is being deleted and has no finalizer left is
 // removed instead. The returned object is then its last state.
 func (d *Instances) Update(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
-	return d.update(ctx, i, d.storage.Whole.Update)
+	hub, err := internal(i)
+	if err != nil {
+		return nil, err
+	}
+	// The information makes the copy that the storage changes.
+	return update(ctx, i, rest.DefaultUpdatedObjectInfo(hub), d.storage.Whole.Update)
 }
 
 // UpdateStatus stores only the status of an instance, if it still has the given resource
 // version.
 func (d *Instances) UpdateStatus(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
-	return d.update(ctx, i, d.storage.Status.Update)
-}
-
-type updateFunc func(context.Context, string, rest.UpdatedObjectInfo, rest.ValidateObjectFunc, rest.ValidateObjectUpdateFunc, bool, *metav1.UpdateOptions) (runtime.Object, bool, error)
-
-func (d *Instances) update(ctx context.Context, i *rikv1alpha1.Instance, update updateFunc) (*rikv1alpha1.Instance, error) {
 	hub, err := internal(i)
 	if err != nil {
 		return nil, err
 	}
-	out, _, err := update(in(ctx, i.Namespace), i.Name, rest.DefaultUpdatedObjectInfo(hub), nil, nil, false, &metav1.UpdateOptions{})
+	return update(ctx, i, newStatus{hub}, d.storage.Status.Update)
+}
+
+// newStatus is the information of an update of the status. The storage takes everything else
+// from the stored object, so only the status is copied.
+type newStatus struct{ hub *rik.Instance }
+
+// Preconditions returns the UID that the stored object must have, if it is known.
+func (s newStatus) Preconditions() *metav1.Preconditions {
+	if s.hub.UID == "" {
+		return nil
+	}
+	return &metav1.Preconditions{UID: &s.hub.UID}
+}
+
+// UpdatedObject returns an object that the storage may change. The storage calls it again after
+// a conflict in the datastore.
+func (s newStatus) UpdatedObject(context.Context, runtime.Object) (runtime.Object, error) {
+	out := *s.hub
+	s.hub.Status.DeepCopyInto(&out.Status)
+	return &out, nil
+}
+
+type updateFunc func(context.Context, string, rest.UpdatedObjectInfo, rest.ValidateObjectFunc, rest.ValidateObjectUpdateFunc, bool, *metav1.UpdateOptions) (runtime.Object, bool, error)
+
+func update(ctx context.Context, i *rikv1alpha1.Instance, info rest.UpdatedObjectInfo, write updateFunc) (*rikv1alpha1.Instance, error) {
+	out, _, err := write(in(ctx, i.Namespace), i.Name, info, nil, nil, false, &metav1.UpdateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -116,16 +142,14 @@ func (d *Instances) Get(ctx context.Context, namespace, name string) (*rikv1alph
 	return published(out)
 }
 
-// internal makes a deep copy of an instance, because the storage changes its arguments.
+// internal returns an instance as the hub type. Both share maps, slices and pointers.
 func internal(i *rikv1alpha1.Instance) (*rik.Instance, error) {
 	hub := &rik.Instance{}
-	if err := v1alpha1.Convert_v1alpha1_Instance_To_rik_Instance(i.DeepCopy(), hub, nil); err != nil {
-		return nil, err
-	}
-	hub.TypeMeta = metav1.TypeMeta{}
-	return hub, nil
+	return hub, v1alpha1.Convert_v1alpha1_Instance_To_rik_Instance(i, hub, nil)
 }
 
+// published returns an instance of the storage as the versioned type. Both share maps, slices and
+// pointers: the storage gives each caller an object of its own.
 func published(obj runtime.Object) (*rikv1alpha1.Instance, error) {
 	hub, ok := obj.(*rik.Instance)
 	if !ok {

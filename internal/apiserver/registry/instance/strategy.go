@@ -105,10 +105,12 @@ func prepareWhole(_ context.Context, i, old *rik.Instance) {
 	}
 }
 
+// prepareStatus keeps all but the status of the old object. The old object is the registry's own
+// copy, which ends with the request, so the two may share what they do not change.
 func prepareStatus(_ context.Context, i, old *rik.Instance) {
 	status, managed, version := i.Status, i.ManagedFields, i.ResourceVersion
 	setConditions(&status, old.Status.Conditions)
-	old.DeepCopyInto(i)
+	*i = *old
 	i.Status, i.ManagedFields, i.ResourceVersion = status, managed, version
 }
 
