@@ -94,7 +94,8 @@ type Step struct {
 	// Release removes the finalizer rik.dev/node. If Tombstone is set, a tombstone is written
 	// first.
 	Release, Tombstone bool
-	// Status replaces the current status. Nil leaves it unchanged.
+	// Status replaces the current status. Nil leaves it unchanged. It shares slices and pointers
+	// with the instance and the facts, so it must not be changed.
 	Status *rikv1alpha1.InstanceStatus
 }
 
@@ -134,7 +135,7 @@ func ending(in *rikv1alpha1.Instance, f Facts) Step {
 	case !f.Node.Exists || Forced(in):
 		step.Release, step.Tombstone = true, true
 	case seen != nil && seen.Node == in.Spec.NodeName && seen.Phase == rikv1alpha1.InstanceDestroying && seen.Message != "":
-		status := *in.Status.DeepCopy()
+		status := in.Status
 		status.Reason, status.Message = seen.Reason, seen.Message
 		step.Status = changed(in, status).Status
 	}
@@ -157,7 +158,7 @@ func waiting(in *rikv1alpha1.Instance, f Facts) Step {
 	b := f.Binding
 	if b != nil && f.Node.Exists {
 		return Step{Bind: b.Node, Status: &rikv1alpha1.InstanceStatus{
-			Phase: rikv1alpha1.InstanceCreating, HostAddress: f.Node.Address, HostPorts: slices.Clone(b.HostPorts),
+			Phase: rikv1alpha1.InstanceCreating, HostAddress: f.Node.Address, HostPorts: b.HostPorts,
 		}}
 	}
 	step := unplaced(in, f)
@@ -204,7 +205,7 @@ func placed(in *rikv1alpha1.Instance, f Facts) Step {
 			Phase: rikv1alpha1.InstanceCreating, HostAddress: f.Node.Address, Sequence: in.Status.Sequence,
 		}
 		if b := f.Binding; b != nil && b.Node == in.Spec.NodeName {
-			status.HostPorts = slices.Clone(b.HostPorts)
+			status.HostPorts = b.HostPorts
 		}
 		return changed(in, status)
 	}
@@ -223,7 +224,7 @@ func lost(in *rikv1alpha1.Instance, reason, message string) Step {
 func observed(in *rikv1alpha1.Instance, seen *Observation, f Facts) Step {
 	status := rikv1alpha1.InstanceStatus{}
 	if seen.Status != nil {
-		status = *seen.Status.DeepCopy()
+		status = *seen.Status
 	}
 	status.Phase, status.Reason, status.Message = seen.Phase, seen.Reason, seen.Message
 	switch seen.Phase {
@@ -269,7 +270,7 @@ func keep(status, before *rikv1alpha1.InstanceStatus, address string) {
 		status.HostAddress = address
 	}
 	if len(status.HostPorts) == 0 {
-		status.HostPorts = slices.Clone(before.HostPorts)
+		status.HostPorts = before.HostPorts
 	}
 	if status.StartedAt == nil {
 		status.StartedAt = before.StartedAt

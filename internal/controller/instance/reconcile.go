@@ -267,9 +267,9 @@ func (r *Reconciler) settle(uid types.UID, b *Binding, durable bool) {
 }
 
 func (r *Reconciler) bind(ctx context.Context, in *rikv1alpha1.Instance, b *Binding, step Step) error {
-	next := in.DeepCopy()
+	next := *in // the store copies what it changes
 	next.Spec.NodeName, next.Status = step.Bind, *step.Status
-	stored, err := r.config.Store.Bind(ctx, next)
+	stored, err := r.config.Store.Bind(ctx, &next)
 	if err != nil {
 		return fmt.Errorf("binding instance %s to node %s: %w", index.Key(in), step.Bind, err)
 	}
@@ -281,9 +281,9 @@ func (r *Reconciler) bind(ctx context.Context, in *rikv1alpha1.Instance, b *Bind
 }
 
 func (r *Reconciler) status(ctx context.Context, in *rikv1alpha1.Instance, s *rikv1alpha1.InstanceStatus) error {
-	next := in.DeepCopy()
+	next := *in // the store copies what it changes
 	next.Status = *s
-	stored, err := r.config.Store.UpdateStatus(ctx, next)
+	stored, err := r.config.Store.UpdateStatus(ctx, &next)
 	if err != nil {
 		return fmt.Errorf("storing the status of instance %s: %w", index.Key(in), err)
 	}
@@ -308,9 +308,9 @@ func (r *Reconciler) release(ctx context.Context, in *rikv1alpha1.Instance, tomb
 		r.config.Scheduler.Tombstone(t)
 		r.config.Logger.Info("removing an instance without the confirmation of its node", "instance", index.Key(in), "node", t.Node)
 	}
-	next := in.DeepCopy()
-	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == rikv1alpha1.FinalizerNode })
-	stored, err := r.config.Store.Update(ctx, next)
+	next := *in // the store copies what it changes
+	next.Finalizers = slices.DeleteFunc(slices.Clone(in.Finalizers), func(f string) bool { return f == rikv1alpha1.FinalizerNode })
+	stored, err := r.config.Store.Update(ctx, &next)
 	if err != nil {
 		return fmt.Errorf("removing the finalizer of instance %s: %w", index.Key(in), err)
 	}

@@ -13,9 +13,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Instances writes Instances. Every method is safe for concurrent use, does not keep its
-// arguments, and returns the stored object. The resource version guards updates. Errors are
-// those of k8s.io/apimachinery/pkg/api/errors.
+// Instances writes Instances. Every method is safe for concurrent use, and returns the stored
+// object, which belongs to the caller. A method neither changes nor keeps its arguments, nor
+// anything to which they point: it copies what it changes, and callers pass parts of shared
+// objects. The resource version guards updates. Errors are those of
+// k8s.io/apimachinery/pkg/api/errors.
 type Instances interface {
 	Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
 	// Bind stores spec.nodeName and the status, in one write if possible.
