@@ -172,6 +172,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Client:       p.controller.Client(),
 		Reader:       p.controller.Cache(),
 		Informers:    p.controller.Cache(),
+		Instances:    p.controller.Instances(),
 		Tokens:       p.tokens,
 		Authority:    p.authority,
 		Measurements: p.controller.Measurements(),

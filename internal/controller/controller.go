@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"rik.dev/rik/internal/controller/fence"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/store"
@@ -116,13 +117,15 @@ func (c *Config) Validate() error {
 // Controller runs the reconcilers while it is the active controller.
 type Controller struct {
 	config Config
-	client client.Client
+	client client.WithWatch
 	// acting is the client of the active controller. It writes only while the lease is held.
 	acting  client.Client
 	leads   *leadership
 	clients kubernetes.Interface
-	cache   cache.Cache
-	metrics *metrics
+	// cache holds all objects but instances.
+	cache     cache.Cache
+	instances *index.Instances
+	metrics   *metrics
 	// measured is filled whether this controller is active or not. A new term needs no new
 	// measurements.
 	measured *measurement.Store
@@ -162,7 +165,7 @@ func New(c Config) (*Controller, error) {
 		return nil, err
 	}
 	out := &Controller{
-		config: c, ready: make(chan struct{}), now: time.Now,
+		config: c, ready: make(chan struct{}), now: time.Now, instances: index.NewInstances(),
 		measured: measurement.NewStore(), network: network.NewPublisher(), settings: settings, leads: &leadership{},
 	}
 	if err := out.connect(); err != nil {
@@ -193,7 +196,7 @@ func (c *Controller) connect() error {
 	if err != nil {
 		return fmt.Errorf("preparing the connection to the API server: %w", err)
 	}
-	c.client, err = client.New(config, client.Options{HTTPClient: shared, Scheme: Scheme, Mapper: mapper()})
+	c.client, err = client.NewWithWatch(config, client.Options{HTTPClient: shared, Scheme: Scheme, Mapper: mapper()})
 	if err != nil {
 		return fmt.Errorf("creating a client: %w", err)
 	}
@@ -213,8 +216,12 @@ func (c *Controller) connect() error {
 	return nil
 }
 
-// Cache is the cache that the controller fills while it runs, active or not. Other services of
-// the same process may read from it and add informers to it.
+// Instances is the index that the controller fills while it runs, active or not. Other services
+// of the same process may read from it, and subscribe to it before Run.
+func (c *Controller) Instances() *index.Instances { return c.instances }
+
+// Cache is the cache of all other objects that the controller fills while it runs, active or
+// not. Other services of the same process may read from it and add informers to it.
 func (c *Controller) Cache() cache.Cache { return c.cache }
 
 // Client reads from the API server without a cache, and writes.
@@ -253,6 +260,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		}
 		return nil
 	})
+	group.Go(func() error { return c.instances.Follow(ctx, c.client) })
 	group.Go(func() error { return c.compete(ctx) })
 	return group.Wait()
 }

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -125,6 +126,9 @@ func (c *cluster) wipe() {
 		if err := c.client.List(ctx, list); err != nil {
 			c.Errorf("listing what is left: %v", err)
 		}
+		if l, ok := list.(*rikv1alpha1.InstanceList); ok {
+			c.unchanged(l.Items)
+		}
 		for _, o := range objects(list) {
 			held, zero := len(o.GetFinalizers()) > 0, int64(0)
 			if err := c.client.Delete(ctx, o, &client.DeleteOptions{GracePeriodSeconds: &zero}); client.IgnoreNotFound(err) != nil {
@@ -138,6 +142,26 @@ func (c *cluster) wipe() {
 			}
 		}
 	}
+}
+
+// unchanged checks that nobody has changed an object of the index, which all readers share: it is
+// what the API server has for its version. It returns how many the index has in that version.
+func (c *cluster) unchanged(stored []rikv1alpha1.Instance) (compared int) {
+	c.Helper()
+	for i := range stored {
+		want := &stored[i]
+		in := c.controller.Instances().ByUID(want.UID)
+		if in == nil || in.ResourceVersion != want.ResourceVersion {
+			continue // written after the controller ended
+		}
+		got := in.DeepCopy()
+		got.TypeMeta, got.ManagedFields = want.TypeMeta, want.ManagedFields
+		if !equality.Semantic.DeepEqual(got, want) {
+			c.Errorf("instance %s of the index was changed: %+v, want %+v", want.Name, got, want)
+		}
+		compared++
+	}
+	return compared
 }
 
 func objects(list client.ObjectList) []client.Object {

@@ -44,7 +44,8 @@ const settledContact = 5 * time.Second
 const suffixAlphabet = "bcdfghjklmnpqrstvwxz2456789"
 
 // term holds everything that exists only while this controller is active: views, reconcilers
-// and the stream to the scheduler. They are created again for each term.
+// and the stream to the scheduler. They are created again for each term. The view of instances
+// is a scope of the process's index, which stays.
 type term struct {
 	number      int64
 	controller  *Controller
@@ -86,7 +87,7 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 		revisionView: index.NewObjects[*rikv1alpha1.WorkloadRevision](),
 		tenantView:   index.NewObjects[*rikv1alpha1.Tenant](),
 		deployView:   index.NewObjects[*appsv1.Deployment](),
-		instanceView: index.NewInstances(),
+		instanceView: c.instances.Scope(),
 		tombstones:   instance.NewTombstones(c.acting, Namespace, c.now),
 		deleted:      node.NewDeleted(c.acting, Namespace, c.now),
 	}
@@ -226,7 +227,6 @@ func (t *term) attach(ctx context.Context) error {
 		follow(ctx, t, &rikv1alpha1.WorkloadRevision{}, t.revisionView.Observe, t.revisionView.Remove),
 		follow(ctx, t, &rikv1alpha1.Workload{}, t.workloadView.Observe, t.workloadView.Remove),
 		follow(ctx, t, &rikv1alpha1.Tenant{}, t.tenantView.Observe, t.tenantView.Remove),
-		follow(ctx, t, &rikv1alpha1.Instance{}, t.instanceView.Observe, t.instanceView.Remove),
 		follow(ctx, t, &coordinationv1.Lease{}, t.fences.Observe, t.fences.Remove),
 		follow(ctx, t, &appsv1.Deployment{}, t.deployView.Observe, t.deployView.Remove),
 		follow(ctx, t, &corev1.Namespace{}, touch[*corev1.Namespace](changed), touch[*corev1.Namespace](changed)),
@@ -243,6 +243,12 @@ func (t *term) attach(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the existing objects: %w", err)
 	}
+	select {
+	case <-t.instanceView.Synced():
+	case <-ctx.Done():
+		return fmt.Errorf("reading the existing instances: %w", context.Cause(ctx))
+	}
+	t.instanceView.Begin()
 	return nil
 }
 
@@ -275,6 +281,7 @@ func deliver[T client.Object](o any, to func(T)) {
 }
 
 func (t *term) detach() {
+	t.instanceView.End()
 	for _, r := range t.registrations {
 		if err := r.informer.RemoveEventHandler(r.handle); err != nil {
 			t.controller.config.Logger.Warn("leaving a watch", "err", err)

@@ -1,11 +1,15 @@
-// Package index holds the active controller's view of the cluster's instances. It combines the
-// objects from the watch with the responses to the controller's own writes. No decision is
-// therefore based on a state that the controller itself has already changed.
+// Package index holds the controller's view of the cluster's objects. It combines the objects
+// from the watch with the responses to the controller's own writes. No decision is therefore
+// based on a state that the controller itself has already changed.
 //
-// All objects in it are shared and must not be changed: copy them before writing.
+// A process has one index of instances. Follow keeps it up to date, whether the controller is
+// active or not. It holds each instance once.
+//
+// All objects in it are shared and must not be changed: copy what you change before writing.
 package index
 
 import (
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -30,42 +34,82 @@ type set = map[types.UID]*rikv1alpha1.Instance
 type Listener func(before, after *rikv1alpha1.Instance)
 
 // Instances indexes instances by name, UID, workload and node. It keeps the newest resource
-// version of an object, whether that came from the watch or from a write.
+// version of an object, whether that came from the watch or from a write. Its listeners belong
+// to one scope. All scopes of an index have the same content.
 type Instances struct {
+	*content
 	listeners []Listener
+}
+
+// content is what all scopes of an index share.
+type content struct {
+	synced     chan struct{}
+	syncedOnce sync.Once
 
 	mu sync.RWMutex
-	// mu guards the maps below and seen.
+	// mu guards the fields below. The slice of scopes is replaced and never changed.
 	byKey      map[types.NamespacedName]*rikv1alpha1.Instance
 	byUID      set
 	byWorkload map[types.NamespacedName]set
 	byNode     map[string]set
+	scopes     []*Instances
 	// seen is the highest resource version from the watch. An object that has a lower version and
 	// is not in the maps was deleted: it is not new.
 	seen uint64
 }
 
-// NewInstances creates an empty view.
-func NewInstances(listeners ...Listener) *Instances {
-	return &Instances{
-		listeners:  listeners,
+// NewInstances creates an empty index with its first scope, which has begun.
+func NewInstances() *Instances {
+	v := &Instances{content: &content{
+		synced:     make(chan struct{}),
 		byKey:      map[types.NamespacedName]*rikv1alpha1.Instance{},
 		byUID:      set{},
 		byWorkload: map[types.NamespacedName]set{},
 		byNode:     map[string]set{},
+	}}
+	v.scopes = []*Instances{v}
+	return v
+}
+
+// Scope returns the same index without listeners. The caller adds them, and calls Begin and End.
+func (v *Instances) Scope() *Instances { return &Instances{content: v.content} }
+
+// Begin passes all instances to the scope's listeners as new, and then every change.
+func (v *Instances) Begin() {
+	v.mu.Lock()
+	v.scopes = append(slices.Clone(v.scopes), v)
+	all := values(v.byUID)
+	v.mu.Unlock()
+	for _, in := range all {
+		v.call(nil, in)
 	}
 }
 
-// Subscribe adds a listener. Call it before the first change.
+// End stops calling the scope's listeners. A call that has started may still be running.
+func (v *Instances) End() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.scopes = slices.DeleteFunc(slices.Clone(v.scopes), func(o *Instances) bool { return o == v })
+}
+
+// Subscribe adds a listener. Call it before the scope begins, and in the first scope before the
+// first change.
 func (v *Instances) Subscribe(l Listener) { v.listeners = append(v.listeners, l) }
+
+// Synced is closed once the index has had all instances of the API server.
+func (v *Instances) Synced() <-chan struct{} { return v.synced }
 
 // Observe applies an object from the watch.
 func (v *Instances) Observe(in *rikv1alpha1.Instance) { v.take(in, true) }
 
-// Put applies the response to a write.
+// Put applies the response to a write. The index keeps the object.
 func (v *Instances) Put(in *rikv1alpha1.Instance) { v.take(in, false) }
 
+// change is one call of the listeners.
+type change struct{ before, after *rikv1alpha1.Instance }
+
 func (v *Instances) take(in *rikv1alpha1.Instance, watched bool) {
+	in.ManagedFields = nil // nobody reads them
 	version := versionOf(in)
 	v.mu.Lock()
 	present := v.byKey[Key(in)]
@@ -78,19 +122,10 @@ func (v *Instances) take(in *rikv1alpha1.Instance, watched bool) {
 		v.mu.Unlock()
 		return
 	}
-	var gone *rikv1alpha1.Instance
-	if present != nil {
-		v.removeLocked(present)
-		if present.UID != in.UID {
-			gone, present = present, nil
-		}
-	}
-	v.addLocked(in)
+	changes := v.setLocked(nil, in)
+	scopes := v.scopes
 	v.mu.Unlock()
-	if gone != nil {
-		v.notify(gone, nil)
-	}
-	v.notify(present, in)
+	notify(scopes, changes)
 }
 
 // Remove applies a deletion from the watch.
@@ -101,16 +136,71 @@ func (v *Instances) Remove(in *rikv1alpha1.Instance) {
 	if present != nil {
 		v.removeLocked(present)
 	}
+	scopes := v.scopes
 	v.mu.Unlock()
 	if present != nil {
-		v.notify(present, nil)
+		notify(scopes, []change{{present, nil}})
 	}
 }
 
-func (v *Instances) notify(before, after *rikv1alpha1.Instance) {
+// Replace applies a list of all instances, and the resource version of the list. It drops the
+// instances that the list does not have, except for later writes.
+//
+// A version below one that the watch has delivered means that the datastore was restored from a
+// backup. The versions of the objects then say nothing, and the list replaces everything.
+func (v *Instances) Replace(list []*rikv1alpha1.Instance, version uint64) {
+	listed := make(map[types.UID]struct{}, len(list))
+	for _, in := range list {
+		in.ManagedFields = nil
+		listed[in.UID] = struct{}{}
+	}
+	var changes []change
+	v.mu.Lock()
+	restored := version < v.seen
+	for uid, present := range v.byUID {
+		if _, ok := listed[uid]; !ok && (restored || versionOf(present) <= version) {
+			v.removeLocked(present)
+			changes = append(changes, change{present, nil})
+		}
+	}
+	for _, in := range list {
+		present := v.byKey[Key(in)]
+		if present == nil || versionOf(present) < versionOf(in) || restored && present.ResourceVersion != in.ResourceVersion {
+			changes = v.setLocked(changes, in)
+		}
+	}
+	v.seen = version
+	scopes := v.scopes
+	v.mu.Unlock()
+	notify(scopes, changes)
+	v.syncedOnce.Do(func() { close(v.synced) })
+}
+
+func notify(scopes []*Instances, changes []change) {
+	for _, c := range changes {
+		for _, s := range scopes {
+			s.call(c.before, c.after)
+		}
+	}
+}
+
+func (v *Instances) call(before, after *rikv1alpha1.Instance) {
 	for _, l := range v.listeners {
 		l(before, after)
 	}
+}
+
+// setLocked stores an instance under its name, and appends the changes that this makes.
+func (v *Instances) setLocked(changes []change, in *rikv1alpha1.Instance) []change {
+	present := v.byKey[Key(in)]
+	if present != nil {
+		v.removeLocked(present)
+		if present.UID != in.UID {
+			changes, present = append(changes, change{present, nil}), nil
+		}
+	}
+	v.addLocked(in)
+	return append(changes, change{present, in})
 }
 
 func (v *Instances) addLocked(in *rikv1alpha1.Instance) {

@@ -39,11 +39,8 @@ type Table struct {
 	config Config
 
 	mu sync.RWMutex
-	// mu guards the fields below. exposed holds the revisions that serve ports. home maps their
-	// bound instances to nodes. onNode is the reverse of home.
+	// mu guards the fields below. exposed holds the revisions that serve ports.
 	exposed map[types.NamespacedName]exposure
-	home    map[types.UID]string
-	onNode  map[string]map[types.UID]struct{}
 	journal *journal
 
 	batches batches
@@ -52,10 +49,7 @@ type Table struct {
 // NewTable creates an empty table and subscribes it to the views. The listeners of Ranges and
 // Addresses must be subscribed first.
 func NewTable(c Config) *Table {
-	t := &Table{
-		config: c, exposed: map[types.NamespacedName]exposure{},
-		home: map[types.UID]string{}, onNode: map[string]map[types.UID]struct{}{}, journal: newJournal(),
-	}
+	t := &Table{config: c, exposed: map[types.NamespacedName]exposure{}, journal: newJournal()}
 	c.Nodes.Subscribe(t.observeNode)
 	c.Workloads.Subscribe(t.observeWorkload)
 	c.Revisions.Subscribe(t.observeRevision)
@@ -100,8 +94,8 @@ func (t *Table) NodeChanged(name string) {
 }
 
 func (t *Table) reviewNodeLocked(name string) {
-	for uid := range t.onNode[name] {
-		t.reviewLocked(uid)
+	for _, in := range t.config.Instances.OnNode(name) {
+		t.reviewLocked(in.UID)
 	}
 }
 
@@ -189,11 +183,8 @@ func (t *Table) reviewLocked(uid types.UID) {
 	}
 	if !exposed {
 		t.journal.remove(k)
-		t.leaveLocked(uid)
 		return
 	}
-	// This includes an instance without an address, because its Node may still get one.
-	t.enterLocked(uid, in.Spec.NodeName)
 	at := ""
 	n := t.config.Nodes.Get(types.NamespacedName{Name: in.Spec.NodeName})
 	if n != nil && !in.Status.Phase.Ended() {
@@ -246,29 +237,6 @@ func reachedAt(in *rikv1alpha1.Instance, n *rikv1alpha1.Node, onHost bool) strin
 		return ""
 	}
 	return at.String()
-}
-
-func (t *Table) enterLocked(uid types.UID, node string) {
-	if _, known := t.home[uid]; known {
-		return // an instance never moves
-	}
-	t.home[uid] = node
-	if t.onNode[node] == nil {
-		t.onNode[node] = map[types.UID]struct{}{}
-	}
-	t.onNode[node][uid] = struct{}{}
-}
-
-func (t *Table) leaveLocked(uid types.UID) {
-	node, known := t.home[uid]
-	if !known {
-		return
-	}
-	delete(t.home, uid)
-	delete(t.onNode[node], uid)
-	if len(t.onNode[node]) == 0 {
-		delete(t.onNode, node)
-	}
 }
 
 func either[T client.Object](before, after T) T {

@@ -7,110 +7,104 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 )
 
-// revisionKey identifies a WorkloadRevision.
-type revisionKey struct{ namespace, name string }
-
-// bindings records the revisions whose instances each node has. It follows the watch, which may
-// be slightly behind the datastore.
+// bindings answers which revisions the instances of a node have. It reads the index of
+// instances. In the server of the active controller the index has a binding as soon as it is
+// durable. In another server it may be slightly behind the datastore.
 type bindings struct {
-	mu      sync.Mutex
-	node    map[types.UID]string                          // of each bound instance
-	rev     map[types.UID]revisionKey                     // of each bound instance
-	uses    map[string]map[revisionKey]map[types.UID]bool // by node
-	changed chan struct{}                                 // closed and replaced at every change
+	instances *index.Instances
+
+	mu sync.Mutex
+	// waiting is guarded by mu. It has the nodes for which requests wait.
+	waiting map[string]*waiters
 }
 
-func newBindings() *bindings {
-	return &bindings{
-		node:    map[types.UID]string{},
-		rev:     map[types.UID]revisionKey{},
-		uses:    map[string]map[revisionKey]map[types.UID]bool{},
-		changed: make(chan struct{}),
-	}
+// waiters are the requests that wait for bindings of one node.
+type waiters struct {
+	count   int
+	changed chan struct{} // closed and replaced when an instance is bound to the node
 }
 
-// set records an instance.
-func (b *bindings) set(in *rikv1alpha1.Instance) {
-	if in.Spec.NodeName == "" {
+func newBindings(instances *index.Instances) *bindings {
+	return &bindings{instances: instances, waiting: map[string]*waiters{}}
+}
+
+// observe wakes the requests that wait for a new binding. An instance never moves.
+func (b *bindings) observe(before, after *rikv1alpha1.Instance) {
+	if after == nil || after.Spec.NodeName == "" || before != nil && before.Spec.NodeName != "" {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.node[in.UID]; known {
-		return // node and revision never change
+	if w := b.waiting[after.Spec.NodeName]; w != nil {
+		close(w.changed)
+		w.changed = make(chan struct{})
 	}
-	key := revisionKey{in.Namespace, in.Spec.Revision}
-	b.node[in.UID], b.rev[in.UID] = in.Spec.NodeName, key
-	byRevision := b.uses[in.Spec.NodeName]
-	if byRevision == nil {
-		byRevision = map[revisionKey]map[types.UID]bool{}
-		b.uses[in.Spec.NodeName] = byRevision
-	}
-	if byRevision[key] == nil {
-		byRevision[key] = map[types.UID]bool{}
-	}
-	byRevision[key][in.UID] = true
-	close(b.changed)
-	b.changed = make(chan struct{})
 }
 
-// remove removes an instance.
-func (b *bindings) remove(uid types.UID) {
+// enter adds a request that waits for bindings of a node. leave ends the wait.
+func (b *bindings) enter(node string) (leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	node, ok := b.node[uid]
-	if !ok {
-		return
+	w := b.waiting[node]
+	if w == nil {
+		w = &waiters{changed: make(chan struct{})}
+		b.waiting[node] = w
 	}
-	key := b.rev[uid]
-	delete(b.node, uid)
-	delete(b.rev, uid)
-	delete(b.uses[node][key], uid)
-	if len(b.uses[node][key]) == 0 {
-		delete(b.uses[node], key)
+	w.count++
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if w.count--; w.count == 0 {
+			delete(b.waiting, node)
+		}
 	}
-	if len(b.uses[node]) == 0 {
-		delete(b.uses, node)
-	}
+}
+
+// changed returns a channel that is closed at the next binding of a node that is waited for.
+func (b *bindings) changed(node string) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.waiting[node].changed
 }
 
 // owns reports whether an instance exists and is bound to the node.
 func (b *bindings) owns(node string, uid types.UID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	bound, ok := b.node[uid]
-	return ok && bound == node
+	in := b.instances.ByUID(uid)
+	return in != nil && node != "" && in.Spec.NodeName == node
 }
 
-// namespace returns the namespace of a bound instance. It is empty for an unknown one.
+// namespace returns the namespace of an instance. It is empty for an unknown one.
 func (b *bindings) namespace(uid types.UID) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.rev[uid].namespace
+	if in := b.instances.ByUID(uid); in != nil {
+		return in.Namespace
+	}
+	return ""
 }
 
-// revisions returns the revisions whose instances the node has in a namespace, and a channel
-// that is closed at the next change.
-func (b *bindings) revisions(node, namespace string) ([]revisionKey, <-chan struct{}) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var keys []revisionKey
-	for key := range b.uses[node] {
-		if key.namespace == namespace {
-			keys = append(keys, key)
+// revisions returns the names of the revisions whose instances the node has in a namespace.
+func (b *bindings) revisions(node, namespace string) map[string]struct{} {
+	names := map[string]struct{}{}
+	for _, in := range b.instances.OnNode(node) {
+		if in.Namespace == namespace {
+			names[in.Spec.Revision] = struct{}{}
 		}
 	}
-	return keys, b.changed
+	return names
 }
 
-// await calls fits with the node's revisions in the namespace, and again after each change. It
-// returns true when fits does, and false when ctx ends.
-func (b *bindings) await(ctx context.Context, node, namespace string, fits func([]revisionKey) bool) bool {
+// await calls fits with the node's revisions in the namespace, and again after each binding of
+// the node. It returns true when fits does, and false when ctx ends.
+func (b *bindings) await(ctx context.Context, node, namespace string, fits func(revisions map[string]struct{}) bool) bool {
+	if fits(b.revisions(node, namespace)) {
+		return true
+	}
+	defer b.enter(node)()
 	for {
-		keys, changed := b.revisions(node, namespace)
-		if fits(keys) {
+		changed := b.changed(node)
+		if fits(b.revisions(node, namespace)) {
 			return true
 		}
 		select {

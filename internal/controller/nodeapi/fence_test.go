@@ -30,7 +30,7 @@ func TestANodeIsSentHowOldAProofIs(t *testing.T) {
 	w := newWorld(t, revisionWithSecret("web-1", "mine"))
 	f := &fences{}
 	w.server.cfg.Fences = f
-	w.server.bindings.set(bound("1", "node-1", "web-1"))
+	w.instances.Observe(bound("1", "node-1", "web-1"))
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)

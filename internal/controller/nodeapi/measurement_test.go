@@ -23,6 +23,14 @@ func (l *link) measure(t *testing.T, cpuMillis int64, uids ...string) {
 	}
 }
 
+// on returns an instance that is bound to a node.
+func on(node string) *rikv1alpha1.Instance {
+	return &rikv1alpha1.Instance{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-" + node, UID: types.UID("on " + node)},
+		Spec:       rikv1alpha1.InstanceSpec{NodeName: node, Revision: "web-1"},
+	}
+}
+
 // TestNodesMeasureTheirOwn: the certificate and the bindings decide what a node's measurements
 // count for. Measurements go with their objects, and no later message of the node brings them
 // back.
@@ -36,10 +44,7 @@ func TestNodesMeasureTheirOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		links[name] = w.connect(t, pair, name)
-		w.server.bindings.set(&rikv1alpha1.Instance{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: types.UID("on " + name)},
-			Spec:       rikv1alpha1.InstanceSpec{NodeName: name, Revision: "web-1"},
-		})
+		w.instances.Observe(on(name))
 	}
 	store := w.server.cfg.Measurements
 	// state waits until the node has measured the value, then returns what is stored.
@@ -68,7 +73,7 @@ func TestNodesMeasureTheirOwn(t *testing.T) {
 	if got, want := state("node-2", 2), "map[node-1:1 node-2:2] map[on node-1:1 on node-2:2]"; got != want {
 		t.Errorf("after the second node: %s, want %s", got, want)
 	}
-	w.server.instanceDeleted("on node-2")
+	w.instances.Remove(on("node-2"))
 	links["node-2"].measure(t, 3, "on node-2")
 	if got, want := state("node-2", 3), "map[node-1:1 node-2:3] map[on node-1:1]"; got != want {
 		t.Errorf("after an instance went: %s, want %s", got, want)

@@ -31,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/pki"
 	wire "rik.dev/rik/internal/rpc/jointoken"
@@ -44,6 +45,7 @@ const timeout = time.Minute
 type world struct {
 	server    *Server
 	client    client.Client
+	instances *index.Instances
 	authority *pki.Authority
 	tokens    *jointoken.Tokens
 	address   string
@@ -82,8 +84,8 @@ func unserved(t *testing.T, network Network, objects ...client.Object) *world {
 			return c.Create(ctx, o, options...)
 		},
 	}).Build()
-	w := &world{client: c, authority: authority, tokens: jointoken.New(c, authority, time.Now)}
-	w.server, err = New(Config{Client: c, Reader: c, Informers: &informertest.FakeInformers{Scheme: scheme}, Tokens: w.tokens, Authority: authority, Network: network, Version: "v9"})
+	w := &world{client: c, instances: index.NewInstances(), authority: authority, tokens: jointoken.New(c, authority, time.Now)}
+	w.server, err = New(Config{Client: c, Reader: c, Informers: &informertest.FakeInformers{Scheme: scheme}, Instances: w.instances, Tokens: w.tokens, Authority: authority, Network: network, Version: "v9"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -531,8 +533,8 @@ func TestANodeGetsOnlyWhatItsInstancesReferTo(t *testing.T) {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{"key": []byte(name)}}
 	}
 	w := newWorld(t, revisionWithSecret("web-1", "mine"), revisionWithSecret("web-2", "other"), secret("mine"), secret("other"))
-	w.server.bindings.set(bound("1", "node-1", "web-1"))
-	w.server.bindings.set(bound("2", "node-2", "web-2"))
+	w.instances.Observe(bound("1", "node-1", "web-1"))
+	w.instances.Observe(bound("2", "node-2", "web-2"))
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -564,7 +566,7 @@ func TestANodeGetsOnlyWhatItsInstancesReferTo(t *testing.T) {
 	if got := nextObject(t, stream); string(got.GetEntries()["key"]) != "new" {
 		t.Errorf("after the change: %v", got)
 	}
-	w.server.bindings.remove("1")
+	w.instances.Remove(bound("1", "node-1", "web-1"))
 	w.server.changed(t.Context(), key)
 	if got := nextObject(t, stream); got.GetError() == "" || len(got.GetEntries()) > 0 {
 		t.Errorf("after the last instance went: %v, want a refusal", got)
@@ -593,7 +595,7 @@ func TestABindingThatTheWatchShowsLateIsAwaited(t *testing.T) {
 		}
 		return nil
 	})
-	w.server.bindings.set(bound("1", "node-1", "web-1"))
+	w.instances.Observe(bound("1", "node-1", "web-1"))
 	if got := nextObject(t, stream); !got.GetFound() {
 		t.Errorf("got %v, want the revision", got)
 	}

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,8 +17,9 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// behind is how long a request may wait until the watch shows the binding that justifies it.
-// The scheduler dispatches as soon as the binding is durable, so the watch may be later.
+// behind is how long a request may wait until the index shows the binding that justifies it.
+// The scheduler dispatches as soon as the binding is durable, so the watch of a server whose
+// controller is not active may be later.
 const behind = 3 * time.Second
 
 // objectKey identifies an object that a node can request.
@@ -28,24 +28,8 @@ type objectKey struct {
 	namespace, name string
 }
 
-// watch follows instances, and the metadata of ConfigMaps and Secrets.
+// watch follows Nodes, and the metadata of ConfigMaps and Secrets.
 func (s *Server) watch(ctx context.Context) error {
-	instances, err := s.cfg.Informers.GetInformer(ctx, &rikv1alpha1.Instance{})
-	if err != nil {
-		return fmt.Errorf("watching instances: %w", err)
-	}
-	_, err = instances.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
-		UpdateFunc: func(_, obj any) { s.bindings.set(obj.(*rikv1alpha1.Instance)) },
-		DeleteFunc: func(obj any) {
-			if in, ok := finalstate.As[*rikv1alpha1.Instance](obj); ok {
-				s.instanceDeleted(in.UID)
-			}
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("watching instances: %w", err)
-	}
 	if err := s.watchNodes(ctx); err != nil {
 		return fmt.Errorf("watching nodes: %w", err)
 	}
@@ -57,10 +41,13 @@ func (s *Server) watch(ctx context.Context) error {
 	return nil
 }
 
-// instanceDeleted forgets an instance.
-func (s *Server) instanceDeleted(uid types.UID) {
-	s.bindings.remove(uid) // first, so that no node can measure it again
-	s.cfg.Measurements.ForgetInstance(uid)
+// instanceChanged follows the index. A deleted instance is no longer in it, so no node can
+// measure it again.
+func (s *Server) instanceChanged(before, after *rikv1alpha1.Instance) {
+	s.bindings.observe(before, after)
+	if after == nil {
+		s.cfg.Measurements.ForgetInstance(before.UID)
+	}
 }
 
 // nodeDeleted forgets a node.
@@ -159,14 +146,20 @@ func (s *Server) mayRead(ctx context.Context, node string, key objectKey) bool {
 	defer cancel()
 	switch key.kind {
 	case nodev1.Kind_KIND_REVISION:
-		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool {
-			return slices.Contains(keys, revisionKey{key.namespace, key.name})
+		return s.bindings.await(ctx, node, key.namespace, func(revisions map[string]struct{}) bool {
+			_, ok := revisions[key.name]
+			return ok
 		})
 	case nodev1.Kind_KIND_FENCE:
-		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool { return len(keys) > 0 })
+		return s.bindings.await(ctx, node, key.namespace, func(revisions map[string]struct{}) bool { return len(revisions) > 0 })
 	case nodev1.Kind_KIND_CONFIG_MAP, nodev1.Kind_KIND_SECRET:
-		return s.bindings.await(ctx, node, key.namespace, func(keys []revisionKey) bool {
-			return slices.ContainsFunc(keys, func(r revisionKey) bool { return s.refers(ctx, r, key) })
+		return s.bindings.await(ctx, node, key.namespace, func(revisions map[string]struct{}) bool {
+			for name := range revisions {
+				if s.refers(ctx, name, key) {
+					return true
+				}
+			}
+			return false
 		})
 	default:
 		return false
@@ -174,8 +167,8 @@ func (s *Server) mayRead(ctx context.Context, node string, key objectKey) bool {
 }
 
 // refers reports whether the revision's template refers to the object.
-func (s *Server) refers(ctx context.Context, revision revisionKey, key objectKey) bool {
-	object, err := s.revision(ctx, revision)
+func (s *Server) refers(ctx context.Context, revision string, key objectKey) bool {
+	object, err := s.revision(ctx, client.ObjectKey{Namespace: key.namespace, Name: revision})
 	if err != nil {
 		return false
 	}
@@ -188,9 +181,8 @@ func (s *Server) refers(ctx context.Context, revision revisionKey, key objectKey
 
 // revision reads from the cache. If the cache does not have the revision yet, it reads from the
 // API server.
-func (s *Server) revision(ctx context.Context, key revisionKey) (*rikv1alpha1.WorkloadRevision, error) {
+func (s *Server) revision(ctx context.Context, name client.ObjectKey) (*rikv1alpha1.WorkloadRevision, error) {
 	var object rikv1alpha1.WorkloadRevision
-	name := client.ObjectKey{Namespace: key.namespace, Name: key.name}
 	err := s.cfg.Reader.Get(ctx, name, &object)
 	if apierrors.IsNotFound(err) {
 		err = s.cfg.Client.Get(ctx, name, &object)
@@ -199,7 +191,7 @@ func (s *Server) revision(ctx context.Context, key revisionKey) (*rikv1alpha1.Wo
 }
 
 func (s *Server) readRevision(ctx context.Context, key objectKey, answer *nodev1.Object) error {
-	object, err := s.revision(ctx, revisionKey{key.namespace, key.name})
+	object, err := s.revision(ctx, client.ObjectKey{Namespace: key.namespace, Name: key.name})
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"rik.dev/rik/internal/controller/index"
 	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -59,9 +60,12 @@ type Config struct {
 	Client client.Client
 	// Reader reads from a cache, which may be slightly behind. Required.
 	Reader client.Reader
-	// Informers report changes of instances, ConfigMaps and Secrets. Only the metadata of the
-	// latter two is watched. Required.
+	// Informers report changes of Nodes, ConfigMaps and Secrets. Only the metadata of the latter
+	// two is watched. Required.
 	Informers cache.Informers
+	// Instances is the index of instances. New subscribes to it, so it must not have begun to
+	// change. Required.
+	Instances *index.Instances
 	// Tokens and Authority are used for joining. Required.
 	Tokens    Verifier
 	Authority Authority
@@ -93,7 +97,8 @@ func (c *Config) Validate() error {
 	var problems []error
 	for name, missing := range map[string]bool{
 		"Client": c.Client == nil, "Reader": c.Reader == nil, "Informers": c.Informers == nil,
-		"Tokens": c.Tokens == nil, "Authority": c.Authority == nil,
+		"Instances": c.Instances == nil,
+		"Tokens":    c.Tokens == nil, "Authority": c.Authority == nil,
 	} {
 		if missing {
 			problems = append(problems, fmt.Errorf("nodeapi: %s is required", name))
@@ -136,14 +141,16 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Measurements == nil {
 		cfg.Measurements = measurement.NewStore() // nobody reads it
 	}
-	return &Server{
+	s := &Server{
 		cfg:      cfg,
 		log:      cfg.Logger,
-		bindings: newBindings(),
+		bindings: newBindings(cfg.Instances),
 		failures: newFailures(time.Now),
 		nodes:    map[string]*connection{},
 		gone:     map[types.UID]bool{},
-	}, nil
+	}
+	cfg.Instances.Subscribe(s.instanceChanged)
+	return s, nil
 }
 
 // Register adds both services to a gRPC server. If trusted is set, callers need no certificate

@@ -92,7 +92,7 @@ func output(size int) *nodev1.SessionOutput {
 func TestASlowReaderHoldsUpNoOtherSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, revisionWithSecret("web-1", "mine"))
-	w.server.bindings.set(bound("1", "node-1", "web-1"))
+	w.instances.Observe(bound("1", "node-1", "web-1"))
 	l := w.joined(t, "node-1")
 	slow, slowNode := w.opened(t, l)
 	quick, quickNode := w.opened(t, l)
