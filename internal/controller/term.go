@@ -151,8 +151,7 @@ func (t *term) allocators() (*network.Ranges, *network.Addresses) {
 
 // fenced says why no instance of a workload may run now. It is empty if they may run.
 func (t *term) fenced(ctx context.Context, w *rikv1alpha1.Workload) (string, error) {
-	verdict, err := t.fences.Evaluate(ctx, w)
-	return verdict.Message, err
+	return t.fences.Evaluate(ctx, w)
 }
 
 // raise ends this term for one above the given term.

@@ -34,8 +34,8 @@ func (r *Riklet) newScheduler() *connection.Scheduler {
 func (r *Riklet) newMonitor() *monitor.Monitor {
 	reader := monitor.NewReader(r.cfg.StateDir)
 	cfg := monitor.Config{
-		Path: r.cfg.StateDir, Interval: r.cfg.MetricsInterval,
-		Read: reader.Read, DiskUsed: reader.DiskUsed, Evict: r.evict, Instances: r.measure, Logger: r.cfg.Logger,
+		Interval: r.cfg.MetricsInterval,
+		Read:     reader.Read, DiskUsed: reader.DiskUsed, Evict: r.evict, Instances: r.measure, Logger: r.cfg.Logger,
 		Report: r.controller.SetUsages,
 	}
 	if r.cfg.Images != nil {

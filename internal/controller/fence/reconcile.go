@@ -79,10 +79,9 @@ type Reconciler struct {
 // site is the state of one Cluster upstream.
 type site struct {
 	lease fencing.Lease
-	// exists means that there is a Lease to write a challenge on. due means that a new challenge
-	// is needed.
-	exists, due bool
-	members     map[types.NamespacedName]member
+	// due means that a new challenge is needed, and that there is a Lease to write it on.
+	due     bool
+	members map[types.NamespacedName]member
 }
 
 // member is a Workload with a fence, and the last result of its evaluation.
@@ -125,7 +124,6 @@ func (r *Reconciler) take(lease *coordinationv1.Lease, exists bool) {
 	s := r.siteLocked(uid)
 	s.due = s.lease.Observe(lease.Annotations[workloadv1alpha1.FenceChallengeAnnotation],
 		lease.Annotations[workloadv1alpha1.FenceAnswerAnnotation], r.config.Now()) && exists
-	s.exists = exists
 	r.mu.Unlock()
 	r.queue.Add(uid)
 }
@@ -139,24 +137,18 @@ func (r *Reconciler) siteLocked(uid string) *site {
 	return s
 }
 
-// Verdict is whether a Workload may run.
-type Verdict struct {
-	// Fenced means that the instances must stop. Message says why.
-	Fenced  bool
-	Message string
-}
-
-// Evaluate returns whether a Workload is fenced now. Changed is called when that changes. A
-// workload without a fence, or without a kcp, is never fenced.
-func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (Verdict, error) {
+// Evaluate says why a Workload is fenced now, so that its instances must stop. It is empty if the
+// Workload is not fenced. Changed is called when that changes. A workload without a fence, or
+// without a kcp, is never fenced.
+func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (why string, err error) {
 	key := client.ObjectKeyFromObject(w)
 	after, asks := revision.Fence(w)
 	if !asks {
-		return Verdict{}, nil
+		return "", nil
 	}
 	uid, err := r.clusterOf(ctx, w.Namespace)
 	if err != nil || uid == "" {
-		return Verdict{}, err
+		return "", err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -168,18 +160,19 @@ func (r *Reconciler) Evaluate(ctx context.Context, w *rikv1alpha1.Workload) (Ver
 	if !known || before.after != after {
 		r.queue.Add(uid) // for the time at which the result changes
 	}
-	return verdict(s, m), nil
+	return s.why(m), nil
 }
 
-func verdict(s *site, m member) Verdict {
+// why says why a Workload is fenced. It is empty if the Workload is not fenced.
+func (s *site) why(m member) string {
 	if !m.fenced {
-		return Verdict{}
+		return ""
 	}
 	since := "the kcp that it came from has not answered yet"
 	if proven := s.lease.Proven(); !proven.IsZero() {
 		since = "the kcp that it came from has not answered since " + proven.UTC().Format(time.RFC3339)
 	}
-	return Verdict{Fenced: true, Message: fmt.Sprintf("%s; its instances are stopped until the kcp answers (%s=%s)", since, workloadv1alpha1.FenceAfterAnnotation, m.after)}
+	return fmt.Sprintf("%s; its instances are stopped until the kcp answers (%s=%s)", since, workloadv1alpha1.FenceAfterAnnotation, m.after)
 }
 
 // Age returns the age of the last proof of contact with the kcp of a namespace. fenced is false

@@ -60,7 +60,6 @@ func (r *Reconciler) announceHold(before, after *rikv1alpha1.Node) {
 
 // Held is a node that waits for a confirmation.
 type Held struct {
-	Node         string
 	Confirmed    bool
 	Confirmation *rikv1alpha1.NodeConfirmation
 }
@@ -97,7 +96,7 @@ func (r *Reconciler) raise(ctx context.Context) error {
 			continue
 		}
 		nodes = append(nodes, Held{
-			Node: n.Name, Confirmation: report.Hold, Confirmed: n.Annotations[rikv1alpha1.AnnotationConfirmed] == report.Hold.ID,
+			Confirmation: report.Hold, Confirmed: n.Annotations[rikv1alpha1.AnnotationConfirmed] == report.Hold.ID,
 		})
 	}
 	term := TermAbove(r.config.Term, nodes)

@@ -12,27 +12,27 @@ import (
 	"rik.dev/rik/internal/controller/instance"
 )
 
-func lower(node string, term int64, confirmed bool) Held {
-	return Held{Node: node, Confirmed: confirmed, Confirmation: &rikv1alpha1.NodeConfirmation{Reason: rikv1alpha1.ConfirmLowerTerm, Term: term}}
+func lower(term int64, confirmed bool) Held {
+	return Held{Confirmed: confirmed, Confirmation: &rikv1alpha1.NodeConfirmation{Reason: rikv1alpha1.ConfirmLowerTerm, Term: term}}
 }
 
 func TestTermAbove(t *testing.T) {
 	t.Parallel()
-	unknown := Held{Node: "u", Confirmed: true, Confirmation: &rikv1alpha1.NodeConfirmation{Reason: rikv1alpha1.ConfirmUnknownInstances}}
+	unknown := Held{Confirmed: true, Confirmation: &rikv1alpha1.NodeConfirmation{Reason: rikv1alpha1.ConfirmUnknownInstances}}
 	for _, tc := range []struct {
 		name  string
 		nodes []Held
 		want  int64
 	}{
 		{"nobody waits", nil, 0},
-		{"nobody has confirmed", []Held{lower("a", 41, false)}, 0},
-		{"one has", []Held{lower("a", 41, true)}, 41},
-		{"the highest of the near ones", []Held{lower("a", 41, true), lower("b", 45, false)}, 45},
-		{"a far one counts only by its own name", []Held{lower("a", 41, true), lower("b", 5000, false)}, 41},
-		{"and then it does", []Held{lower("a", 41, false), lower("b", 5000, true)}, 5000},
-		{"1,000 above is near", []Held{lower("a", 41, true), lower("b", 1038, false)}, 1038},
-		{"1,001 above is far", []Held{lower("a", 41, true), lower("b", 1039, false)}, 41},
-		{"another confirmation raises nothing", []Held{unknown, lower("a", 41, false)}, 0},
+		{"nobody has confirmed", []Held{lower(41, false)}, 0},
+		{"one has", []Held{lower(41, true)}, 41},
+		{"the highest of the near ones", []Held{lower(41, true), lower(45, false)}, 45},
+		{"a far one counts only by its own name", []Held{lower(41, true), lower(5000, false)}, 41},
+		{"and then it does", []Held{lower(41, false), lower(5000, true)}, 5000},
+		{"1,000 above is near", []Held{lower(41, true), lower(1038, false)}, 1038},
+		{"1,001 above is far", []Held{lower(41, true), lower(1039, false)}, 41},
+		{"another confirmation raises nothing", []Held{unknown, lower(41, false)}, 0},
 	} {
 		if got := TermAbove(38, tc.nodes); got != tc.want {
 			t.Errorf("%s: TermAbove = %d, want %d", tc.name, got, tc.want)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 
 	"rik.dev/rik/internal/riklet/guest/wire"
 )
@@ -13,7 +12,6 @@ import (
 // running is a process in a guest. Its stream lives as long as the process.
 type running struct {
 	client *client
-	conn   net.Conn
 	answer Answer
 	done   chan struct{}
 	// exit and err are written before done is closed.
@@ -26,7 +24,7 @@ func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error)
 	if err != nil {
 		return nil, err
 	}
-	r := &running{client: c, conn: conn, answer: answer, done: make(chan struct{})}
+	r := &running{client: c, answer: answer, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	if s.Stdin != nil {
 		go r.sendStdin(ctx, s.Stdin)

@@ -22,10 +22,7 @@ type Instance struct {
 	UID       string
 	Namespace string
 	Name      string
-	Workload  string
-	// Revision is the name of the WorkloadRevision that contains Template.
-	Revision string
-	Template rikv1alpha1.InstanceTemplate
+	Template  rikv1alpha1.InstanceTemplate
 }
 
 // ShortNames is a domain below the cluster's domain. Instances search it for the short names of

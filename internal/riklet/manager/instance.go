@@ -50,8 +50,7 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 		return
 	}
 	err := m.driver.Ensure(instance.Instance{
-		UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(),
-		Workload: r.order.GetWorkload(), Revision: r.order.GetRevision(), Template: *template.DeepCopy(),
+		UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(), Template: *template.DeepCopy(),
 	})
 	if err != nil {
 		m.sendStatus(r, rikv1alpha1.InstanceFailed, "StartRefused", err.Error())
@@ -63,7 +62,7 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 
 // saveInfo publishes what sessions and checks of ports need to know about an instance.
 func (m *Manager) saveInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
-	info := Info{UID: r.uid, Namespace: r.order.GetNamespace(), Name: r.order.GetName(), Workload: r.order.GetWorkload()}
+	var info Info
 	for _, c := range t.Processes() {
 		info.Containers = append(info.Containers, c.Name)
 		if t.HostNetwork {
@@ -127,7 +126,7 @@ func (m *Manager) send(r *run, status *rikv1alpha1.InstanceStatus) {
 	if r.phase != status.Phase {
 		m.cfg.Logger.Info("the phase of an instance changed", "instance", r.uid, "phase", status.Phase, "reason", status.Reason)
 	}
-	r.sent, r.phase, r.reason, r.text = sequence, status.Phase, status.Reason, status.Message
+	r.phase, r.reason, r.text = status.Phase, status.Reason, status.Message
 	m.cfg.Outbox.Put(&schedulerv1.Observation{
 		Uid: r.uid, Sequence: sequence, Phase: string(status.Phase), Reason: status.Reason, Message: status.Message, Status: encoded,
 	})

@@ -103,7 +103,6 @@ type Manager struct {
 
 // Info is what the node knows about an instance in addition to the driver's observations.
 type Info struct {
-	UID, Namespace, Name, Workload string
 	// Containers are the names of its containers. The first one is the default.
 	Containers []string
 	// HostPorts are its ports in the node's own network.
@@ -127,7 +126,7 @@ type run struct {
 
 	seen int64 // sequence number of the driver's last observation that was sent
 
-	sent   int64 // sequence number of the last observation sent
+	// phase, reason and text are those of the last observation that was sent.
 	phase  rikv1alpha1.InstancePhase
 	reason string
 	text   string
@@ -184,15 +183,11 @@ func (m *Manager) List() []string {
 // Has reports whether the driver has an instance.
 func (m *Manager) Has(uid string) bool { return slices.Contains(m.driver.List(), uid) }
 
-// Info returns what is known about an instance. Before its template has arrived, that is only its
-// UID.
+// Info returns what is known about an instance. It is empty before the template has arrived.
 func (m *Manager) Info(uid string) Info {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if info, ok := m.infos[uid]; ok {
-		return info
-	}
-	return Info{UID: uid}
+	return m.infos[uid]
 }
 
 // Run carries out orders until ctx ends. It stops no instance when it returns.

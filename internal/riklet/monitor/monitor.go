@@ -38,10 +38,8 @@ type Instance struct {
 	Usage instance.Usage // zero for an instance that does not run
 }
 
-// Config configures a [Monitor]. Path, Read, Instances and Report are required.
+// Config configures a [Monitor]. Read, Instances and Report are required.
 type Config struct {
-	// Path is on the disk that is watched.
-	Path string
 	// Interval defaults to DefaultInterval.
 	Interval time.Duration
 	// Read measures the node.

@@ -267,7 +267,7 @@ func TestRunEvictsWhenImagesAreNotEnough(t *testing.T) {
 			f()
 		}
 		m := New(Config{
-			Path: "/", Read: s.read, Report: s.report, Instances: func() []Instance { return nil },
+			Read: s.read, Report: s.report, Instances: func() []Instance { return nil },
 			DiskUsed: func(context.Context) (used float64, err error) {
 				locked(func() { used = s.used })
 				return used, nil
@@ -314,7 +314,7 @@ func TestRunMeasuresAndCollects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{used: 50}
 		m := New(Config{
-			Path: "/", Read: s.read, Report: s.report, Collect: s.collect,
+			Read: s.read, Report: s.report, Collect: s.collect,
 			Instances: func() []Instance {
 				return []Instance{{UID: "a", Usage: instance.Usage{MemoryBytes: 1 << 20, VM: &instance.VMUsage{Exits: 2}}}}
 			},

@@ -420,7 +420,7 @@ const upForever = "trap 'exit 0' TERM; echo up; while :; do sleep 1000 & wait $!
 
 func podOf(uid string, policy rikv1alpha1.RestartPolicy, containers ...rikv1alpha1.Container) instance.Instance {
 	return instance.Instance{
-		UID: uid, Namespace: "default", Name: "name-of-" + uid, Workload: "w", Revision: "r",
+		UID: uid, Namespace: "default", Name: "name-of-" + uid,
 		Template: rikv1alpha1.InstanceTemplate{RestartPolicy: policy, Containers: containers},
 	}
 }

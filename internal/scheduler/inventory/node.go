@@ -69,7 +69,6 @@ func (n *node) unready() string {
 type Connectivity struct {
 	Name         string
 	Connected    bool
-	Status       *rikv1alpha1.NodeStatus
 	DiskPressure bool
 	NoNetwork    bool
 	// Troubles maps the kinds of trouble that the node reported last to messages.
@@ -270,7 +269,7 @@ func (v *Inventory) Connectivity(name string) Connectivity {
 
 func (n *node) connectivity() Connectivity {
 	return Connectivity{
-		Name: n.name, Connected: n.deadline != nil && n.Status != nil, Status: n.Status, DiskPressure: n.diskPressure,
+		Name: n.name, Connected: n.deadline != nil && n.Status != nil, DiskPressure: n.diskPressure,
 		NoNetwork: n.NoNetwork, Troubles: n.Troubles,
 	}
 }
