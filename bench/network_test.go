@@ -73,7 +73,7 @@ func BenchmarkReachable(b *testing.B) {
 	for range b.N {
 		for i := range exposures {
 			name := fmt.Sprintf("reached-%d-%d", b.N, i)
-			port := int32(30100 + i) //nolint:gosec // a handful
+			port := int32(30100 + i)
 			w := doorway(name, image, "node-1", port)
 			if err := api.Create(b.Context(), w); err != nil {
 				b.Fatal(err)

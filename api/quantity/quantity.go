@@ -113,7 +113,7 @@ func (w *walk) value() error {
 	token, err := w.decoder.Token()
 	if err != nil {
 		w.broken = true
-		return nil //nolint:nilerr // the decoder reports the error
+		return nil
 	}
 	switch token := token.(type) {
 	case json.Number:

@@ -70,7 +70,7 @@ func run(o options, paths []string, out io.Writer) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer os.RemoveAll(scratch) //nolint:errcheck // nothing can be done about it
+	defer os.RemoveAll(scratch)
 	sources, err := extractAll(files, scratch)
 	if err != nil {
 		return false, err
@@ -92,7 +92,7 @@ func run(o options, paths []string, out io.Writer) (bool, error) {
 // tracked lists the files under paths that are checked.
 func tracked(paths []string) ([]string, error) {
 	args := append([]string{"ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"}, paths...)
-	listing, err := exec.Command("git", args...).Output() //nolint:gosec // the paths are the caller's own
+	listing, err := exec.Command("git", args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("listing the files of git: %w", err)
 	}
@@ -120,7 +120,7 @@ type source struct {
 func extractAll(files []string, scratch string) (map[string]source, error) {
 	sources := map[string]source{}
 	for _, file := range files {
-		content, err := os.ReadFile(file) //nolint:gosec // a file of the repository
+		content, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
@@ -218,7 +218,7 @@ func lint(o options, scratch string, sources map[string]source) ([]hit, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(o.vale, "--no-global", "--no-exit", "--output=JSON", "--minAlertLevel="+o.level, "--config="+config, scratch) //nolint:gosec // the program is the caller's choice
+	cmd := exec.Command(o.vale, "--no-global", "--no-exit", "--output=JSON", "--minAlertLevel="+o.level, "--config="+config, scratch)
 	cmd.Stderr = os.Stderr
 	output, err := cmd.Output()
 	if err != nil {
@@ -275,7 +275,7 @@ func printCounts(out io.Writer, hits []hit) {
 		counts[fmt.Sprintf("%s\t%s\t%s", h.severity, h.rule, directory(h.file))]++
 	}
 	w := bufio.NewWriter(out)
-	defer w.Flush() //nolint:errcheck // standard output
+	defer w.Flush()
 	for _, key := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(w, "%6d\t%s\n", counts[key], key)
 	}

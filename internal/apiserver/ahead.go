@@ -61,7 +61,7 @@ func refuseAhead(inner http.Handler, v *revisions) http.Handler {
 		}
 		// If the datastore does not answer, the watch itself reports the error.
 		if now, err := v.current(r.Context(), wanted); err == nil && wanted > now {
-			responsewriters.ErrorNegotiated(storage.NewTooLargeResourceVersionError(uint64(wanted), uint64(now), retrySeconds), //nolint:gosec // positive
+			responsewriters.ErrorNegotiated(storage.NewTooLargeResourceVersionError(uint64(wanted), uint64(now), retrySeconds),
 				legacyscheme.Codecs, schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}, w, r)
 			return
 		}

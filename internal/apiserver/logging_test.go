@@ -29,7 +29,7 @@ func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			//nolint:gosec // it is this test
+
 			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFatalErrorsOfLibrariesAreSaid$")
 			command.Env = append(os.Environ(), "RIK_TEST_FATAL="+mode)
 			var said bytes.Buffer

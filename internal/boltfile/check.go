@@ -127,7 +127,7 @@ func listsFreePages(path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	meta := make([]byte, header+length)
 	size := int64(os.Getpagesize())
 	for i := range int64(2) {

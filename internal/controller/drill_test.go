@@ -57,7 +57,7 @@ func (c *child) follow(lines *bufio.Scanner) {
 
 func startChild(t *testing.T, config, namespace string) *child {
 	t.Helper()
-	cmd := exec.Command(os.Args[0]) //nolint:gosec,noctx // this test, as a controller; it is ended by signal
+	cmd := exec.Command(os.Args[0]) //nolint:noctx // this test, as a controller; it is ended by signal
 	cmd.Env = append(os.Environ(), controller.EnvDrillConfig+"="+config, controller.EnvDrillNamespace+"="+namespace)
 	cmd.Stderr = t.Output()
 	out, err := cmd.StdoutPipe()

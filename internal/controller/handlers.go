@@ -63,7 +63,7 @@ func (c *Controller) explain(w http.ResponseWriter, r *http.Request, uid string)
 		c.withoutScheduler(w, err.Error())
 		return
 	}
-	defer conn.Close() //nolint:errcheck // the answer is already here
+	defer conn.Close()
 	answer, err := schedulerv1.NewSchedulerClient(conn).Explain(ctx, &schedulerv1.ExplainRequest{Uid: uid})
 	switch status.Code(err) {
 	case codes.OK:
@@ -177,7 +177,7 @@ var reasons = map[int]metav1.StatusReason{
 }
 
 func refuse(w http.ResponseWriter, code int, message string) {
-	answer(w, &metav1.Status{Code: int32(code), Reason: reasons[code], Message: message}) //nolint:gosec // an HTTP status
+	answer(w, &metav1.Status{Code: int32(code), Reason: reasons[code], Message: message})
 }
 
 // answer writes an error in the API server's format, because clients show the message of no

@@ -173,7 +173,7 @@ func (t *term) seen(name string) bool {
 func suffix() string {
 	out := make([]byte, 5)
 	for i := range out {
-		out[i] = suffixAlphabet[rand.IntN(len(suffixAlphabet))] //nolint:gosec // a name is no secret
+		out[i] = suffixAlphabet[rand.IntN(len(suffixAlphabet))]
 	}
 	return string(out)
 }

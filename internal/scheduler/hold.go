@@ -52,7 +52,7 @@ func (s *Scheduler) holdFor(session *workerStream) *schedulerv1.Hold {
 		return hold
 	}
 	if hold == nil {
-		hold = &schedulerv1.Hold{Id: "node-" + string(session.uid), Reason: rikv1alpha1.ConfirmUnknownNode, Instances: int32(min(len(session.running), 1<<30))} //nolint:gosec // bounded
+		hold = &schedulerv1.Hold{Id: "node-" + string(session.uid), Reason: rikv1alpha1.ConfirmUnknownNode, Instances: int32(min(len(session.running), 1<<30))}
 	}
 	out, _ := proto.Clone(hold).(*schedulerv1.Hold)
 	out.Certificate = string(session.uid)

@@ -402,7 +402,7 @@ func drillRand(t *testing.T) *rand.Rand {
 		}
 	}
 	t.Logf("the seed is %d (set %s to repeat it)", seed, drillSeed)
-	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // nothing is to be secret
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 func (c *churn) upstream(resource string) dynamic.ResourceInterface {

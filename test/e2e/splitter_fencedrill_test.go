@@ -183,13 +183,13 @@ func dialFrom(path string) func(context.Context, string, string) (net.Conn, erro
 			runtime.UnlockOSThread()
 			return nil, err
 		}
-		defer own.Close() //nolint:errcheck // it was only read
+		defer own.Close()
 		there, err := netns.GetFromPath(path)
 		if err != nil {
 			runtime.UnlockOSThread()
 			return nil, err
 		}
-		defer there.Close() //nolint:errcheck // the same
+		defer there.Close()
 		if err := netns.Set(there); err != nil {
 			runtime.UnlockOSThread()
 			return nil, err

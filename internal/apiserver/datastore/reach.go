@@ -89,7 +89,7 @@ func reach(ctx context.Context, e Endpoint, server string) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written
+	defer conn.Close()
 	if u.Scheme != "https" {
 		return nil
 	}

@@ -72,7 +72,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		}
 		err := m.probe(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end, and no outage
+			return nil
 		}
 		m.note(err)
 	}

@@ -55,7 +55,7 @@ func copyTo(source string, u *user.User) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer home.Close() //nolint:errcheck // only a handle
+	defer home.Close()
 	if err := home.Mkdir(".rik", 0o700); err == nil {
 		if err := home.Lchown(".rik", uid, gid); err != nil {
 			return "", err

@@ -92,7 +92,7 @@ func least(d *appsv1.Deployment) int32 {
 	case surge == 0 && unavailable == 0:
 		unavailable = 1
 	}
-	return max(want-int32(unavailable), 0) //nolint:gosec // at most want, unless it is cut off here
+	return max(want-int32(unavailable), 0)
 }
 
 // progress translates the Workload's rollout condition to that of Kubernetes.

@@ -151,7 +151,7 @@ func (l *Client) session(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("dialing the scheduler: %w", err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing is left to lose
+	defer conn.Close()
 	group, ctx := errgroup.WithContext(ctx)
 	stream, err := schedulerv1.NewSchedulerClient(conn).Sync(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
 	if err != nil {

@@ -95,7 +95,7 @@ func fix(t *testing.T, tombstones ...instance.Tombstone) *fixture {
 	listener := bufconn.Listen(1 << 16)
 	server := grpc.NewServer()
 	schedulerv1.RegisterSchedulerServer(server, f.recorder)
-	go server.Serve(listener) //nolint:errcheck // it ends with the test
+	go server.Serve(listener)
 	t.Cleanup(server.Stop)
 	f.client = New(Config{
 		Dial: func(context.Context) (*grpc.ClientConn, error) {

@@ -209,7 +209,7 @@ func (r *Reconciler) dropOthers(ctx context.Context, t *rikv1alpha1.Tenant, want
 func (r *Reconciler) status(ctx context.Context, t *rikv1alpha1.Tenant, problem error) error {
 	status := *t.Status.DeepCopy()
 	status.Namespace = t.Name
-	status.Instances = int32(r.config.Instances.CountIn(t.Name)) //nolint:gosec // far below
+	status.Instances = int32(r.config.Instances.CountIn(t.Name))
 	condition := metav1.Condition{
 		Type: ConditionReady, Status: metav1.ConditionTrue, Reason: "Made", Message: "the namespace and the users' rights exist",
 		LastTransitionTime: metav1.NewTime(r.config.Now()), ObservedGeneration: t.Generation,

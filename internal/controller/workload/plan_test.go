@@ -173,7 +173,7 @@ func TestFailuresBackOffAndAreBounded(t *testing.T) {
 				members = append(members, m)
 			}
 			now = now.Add(time.Duration(together) * time.Second)
-			replicas := int32(together) //nolint:gosec // a few
+			replicas := int32(together)
 			s := Situation{Spec: spec(replicas, nil), Revision: "new", Members: members, Now: now}
 			p := Make(s)
 			if left := pause*time.Second - time.Duration(together)*time.Second; p.Again != left || len(p.Create) > 0 {

@@ -151,7 +151,7 @@ func held(out *rikv1alpha1.WorkloadStatus, g *groups, want int32) string {
 func progress(out, before *rikv1alpha1.WorkloadStatus, s Situation, set setter) time.Duration {
 	const kind = rikv1alpha1.WorkloadProgressing
 	g := sortMembers(s)
-	want := int32(max(replicas(s.Spec)-g.filled, 0)) //nolint:gosec // bounded by the type of spec.replicas
+	want := int32(max(replicas(s.Spec)-g.filled, 0))
 	done := out.UpdatedReplicas == want && out.Replicas == want && out.ReadyReplicas == want
 	complete := fmt.Sprintf("the rollout of revision %s is complete", s.Revision)
 	note := held(out, g, want)

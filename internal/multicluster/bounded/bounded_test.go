@@ -30,7 +30,7 @@ func read(t *testing.T, transport http.RoundTripper, url string) (int64, error) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // read only
+	defer answer.Body.Close()
 	return io.Copy(io.Discard, answer.Body)
 }
 

@@ -157,7 +157,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		defer c.stopAll()
 		if err := c.watch(ctx); err != nil {
 			if ctx.Err() != nil {
-				return nil //nolint:nilerr // it was told to end
+				return nil
 			}
 			return err
 		}

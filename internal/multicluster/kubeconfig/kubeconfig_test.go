@@ -220,7 +220,7 @@ func TestParsedClientBoundsAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // read only
+	defer answer.Body.Close()
 	if n, err := io.Copy(io.Discard, answer.Body); !errors.Is(err, bounded.ErrTooLarge) {
 		t.Errorf("%d bytes, %v", n, err)
 	}

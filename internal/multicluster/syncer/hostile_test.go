@@ -119,7 +119,7 @@ func staleGroup(group string, config *rest.Config) *rest.Config {
 		if err != nil || r.URL.Path != "/apis" {
 			return answer, err
 		}
-		defer answer.Body.Close() //nolint:errcheck // read only
+		defer answer.Body.Close()
 		var list map[string]any
 		if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
 			return nil, err

@@ -119,7 +119,7 @@ func (f *Forwarder) accept(ctx context.Context, group *errgroup.Group, l listene
 			if err == nil {
 				_ = conn.Close()
 			}
-			return nil //nolint:nilerr // the listener was closed for that
+			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("accepting connections on %s: %w", l.Addr(), err)
@@ -147,13 +147,13 @@ func (f *Forwarder) say(to io.Writer, format string, args ...any) {
 // join forwards one connection. If the far side fails, it resets the local connection, because a
 // normal close could be mistaken for the end of the data.
 func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) error {
-	defer local.Close() //nolint:errcheck // nothing is left to write
+	defer local.Close()
 	remote, err := f.config.Dial(ctx, port)
 	if err != nil {
 		_ = local.SetLinger(0)
 		return err
 	}
-	defer remote.Close() //nolint:errcheck // nothing is left to write
+	defer remote.Close()
 	defer context.AfterFunc(ctx, func() {
 		_ = local.SetLinger(0)
 		_ = local.Close()

@@ -130,7 +130,7 @@ func (r *running) answer() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close() //nolint:errcheck // a test's
+	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	got, err := io.ReadAll(conn)
 	return string(got), err
@@ -277,7 +277,7 @@ func TestListenTakesAllOrNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer taken.Close() //nolint:errcheck // a test's
+	defer taken.Close()
 	var out bytes.Buffer
 	port := taken.Addr().(*net.TCPAddr).Port
 	_, err = Listen(t.Context(), Config{

@@ -173,7 +173,7 @@ func printTopVMs(out io.Writer, items []usage.Item, f topFlags) error {
 	for _, u := range items {
 		if v := u.VM; v != nil {
 			_, _ = fmt.Fprintf(table, "%s%s\t%.1fs\t%d\t%s\t%s\t%s\t%s\t%s\n", f.space(u.Namespace), u.Name,
-				time.Duration(v.VCPUNanos).Seconds(), v.Exits, kibibytes(v.DiskReadBytes), kibibytes(v.DiskWriteBytes), //nolint:gosec // for 292 years
+				time.Duration(v.VCPUNanos).Seconds(), v.Exits, kibibytes(v.DiskReadBytes), kibibytes(v.DiskWriteBytes),
 				kibibytes(v.NetworkReceiveBytes), kibibytes(v.NetworkTransmitBytes), u.Node)
 		}
 	}

@@ -21,7 +21,7 @@ const (
 
 // Shares converts thousandths of a processor to CPU shares, like the kubelet.
 func Shares(milliCPU int64) uint64 {
-	return uint64(min(max(milliCPU*sharesPerProcessor/1000, minShares), maxShares)) //nolint:gosec // bounded above
+	return uint64(min(max(milliCPU*sharesPerProcessor/1000, minShares), maxShares))
 }
 
 // SetWeight creates a group and sets its CPU weight. If processes need more CPU time than there is,

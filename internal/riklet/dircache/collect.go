@@ -38,7 +38,7 @@ func (s *Cache) drop(key, trash string, olderThan time.Duration) error {
 	defer s.mu.Unlock()
 	old, err := s.isOld(s.path(itemsDir, key), olderThan)
 	if err != nil || len(s.pins[key]) > 0 || !old {
-		return nil //nolint:nilerr // it went by itself
+		return nil
 	}
 	if err := os.Rename(s.path(itemsDir, key), filepath.Join(trash, key)); err != nil {
 		return fmt.Errorf("removing %s from the cache: %w", key, err)

@@ -212,9 +212,9 @@ func (s *Cache) ensure(ctx context.Context, key string, fill func(ctx context.Co
 	}
 	defer s.Discard(dir)
 	item := filepath.Join(dir, "item")
-	err = os.Mkdir(item, 0o711) //nolint:gosec // as Open says
+	err = os.Mkdir(item, 0o711)
 	if err == nil {
-		err = os.Chmod(item, 0o711) //nolint:gosec // whatever the umask is
+		err = os.Chmod(item, 0o711)
 	}
 	if err != nil {
 		return fmt.Errorf("creating a directory in the cache: %w", err)

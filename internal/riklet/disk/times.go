@@ -41,8 +41,8 @@ func (t *times) note(path string, at syscall.Timespec) {
 
 // extra returns the value of ext4's additional field, which extends the 32 bits of seconds.
 func extra(at syscall.Timespec) uint32 {
-	low := int64(int32(at.Sec))                                 //nolint:gosec // as ext4 stores it
-	return uint32(at.Nsec)<<2 | uint32((at.Sec-low)>>32)&0b0011 //nolint:gosec // below 10^9, two bits
+	low := int64(int32(at.Sec))
+	return uint32(at.Nsec)<<2 | uint32((at.Sec-low)>>32)&0b0011
 }
 
 // maxLine is the length of a line that debugfs reads (BUFSIZ), with room for the command.
@@ -60,7 +60,7 @@ func quote(path string) string { return `"` + strings.ReplaceAll(path, `"`, `""`
 // script returns the commands that set the files' times.
 func (t *times) script() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "set_inode_field / mtime @%d\nset_inode_field / mtime_extra %d\n", uint32(t.root.Sec), extra(t.root)) //nolint:gosec // as ext4 stores it
+	fmt.Fprintf(&out, "set_inode_field / mtime @%d\nset_inode_field / mtime_extra %d\n", uint32(t.root.Sec), extra(t.root))
 	for _, f := range t.files {
 		fmt.Fprintf(&out, "set_inode_field %s mtime_extra %d\n", quote(f.path), extra(f.at))
 	}

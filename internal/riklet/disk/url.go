@@ -178,7 +178,7 @@ func (d *Dir) fromFile(ctx context.Context, from source, path, id string) error 
 	if err := validateFile(a.Image); err != nil {
 		return err
 	}
-	if err := os.Chmod(a.Image, 0o444); err != nil { //nolint:gosec // Image.Path says who can reach it
+	if err := os.Chmod(a.Image, 0o444); err != nil {
 		return fmt.Errorf("finishing the block image: %w", err)
 	}
 	if err := os.Rename(a.Image, path); err != nil {

@@ -119,7 +119,7 @@ func copyFrame(w io.Writer, frame io.Reader, buf []byte) (io.Writer, error) {
 				w = io.Discard
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // the reader's own, for the end of the frame
+		if err == io.EOF {
 			return w, nil
 		}
 		if err != nil {

@@ -68,7 +68,7 @@ type held struct {
 func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Order) {
 	next := held{
 		hold: &schedulerv1.Hold{
-			Id: holdID(reason, order.GetCluster(), uids), Reason: reason, Instances: int32(min(len(uids), 1<<30)), //nolint:gosec // bounded
+			Id: holdID(reason, order.GetCluster(), uids), Reason: reason, Instances: int32(min(len(uids), 1<<30)),
 		},
 		withheld: map[string]bool{},
 	}

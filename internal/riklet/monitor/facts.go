@@ -51,7 +51,7 @@ func Facts(ctx context.Context, cfg FactsConfig) (*rikv1alpha1.NodeStatus, error
 		return nil, err
 	}
 	amount := func(name rikv1alpha1.ResourceName) int64 { q := capacity[name]; return q.Value() }
-	info.CPUs = int32(amount(rikv1alpha1.ResourceCPU)) //nolint:gosec // counts processors
+	info.CPUs = int32(amount(rikv1alpha1.ResourceCPU))
 	info.MemoryBytes, info.DiskBytes = amount(rikv1alpha1.ResourceMemory), amount(rikv1alpha1.ResourceDisk)
 	info.OperatingSystem, info.Architecture = runtime.GOOS, runtime.GOARCH
 	info.KernelVersion = kernel()
@@ -85,8 +85,8 @@ func Capacity(ctx context.Context, path string) (rikv1alpha1.ResourceList, error
 	}
 	return rikv1alpha1.ResourceList{
 		rikv1alpha1.ResourceCPU:    *resource.NewQuantity(int64(cpus), resource.DecimalSI),
-		rikv1alpha1.ResourceMemory: *resource.NewQuantity(int64(memory.Total), resource.BinarySI), //nolint:gosec // bytes of a machine
-		rikv1alpha1.ResourceDisk:   *resource.NewQuantity(int64(space.Total), resource.BinarySI),  //nolint:gosec // the same
+		rikv1alpha1.ResourceMemory: *resource.NewQuantity(int64(memory.Total), resource.BinarySI),
+		rikv1alpha1.ResourceDisk:   *resource.NewQuantity(int64(space.Total), resource.BinarySI),
 	}, nil
 }
 

@@ -154,7 +154,7 @@ func (m *Monitor) measure(ctx context.Context) {
 func usageOf(r *Reading) *nodev1.Usage {
 	available := min(r.MemoryAvailable, r.MemoryTotal)
 	m := &nodev1.MachineUsage{
-		MeasuredUnix: r.At.Unix(), Cpus: int32(r.CPUs), CpuPercent: r.CPUPercent, //nolint:gosec // a number of processors
+		MeasuredUnix: r.At.Unix(), Cpus: int32(r.CPUs), CpuPercent: r.CPUPercent,
 		MemoryTotalBytes: signed(r.MemoryTotal), MemoryAvailableBytes: signed(available),
 	}
 	for _, d := range r.Disks[:min(len(r.Disks), nodev1.MaxDisks)] {
@@ -166,7 +166,7 @@ func usageOf(r *Reading) *nodev1.Usage {
 }
 
 // signed converts an amount that never exceeds an int64, unless the kernel is wrong.
-func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) } //nolint:gosec // it fits
+func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // pressed decides whether there is disk pressure, depending on the former decision.
 func pressed(before bool, usedPercent float64) bool {

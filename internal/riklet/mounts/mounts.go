@@ -140,7 +140,7 @@ func RunLimits() Limits {
 	size := int64(minRunSize)
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err == nil {
-		size = max(size, int64(info.Totalram)*int64(info.Unit)/runShare) //nolint:gosec // a machine's memory
+		size = max(size, int64(info.Totalram)*int64(info.Unit)/runShare)
 	}
 	return Limits{Bytes: size, Inodes: size / bytesAnInode}
 }
@@ -161,7 +161,7 @@ func InMemory(dir string, limits Limits, occupied func() bool) (mounted bool, er
 		return false, err
 	}
 	if bounded || inMemory && occupied() {
-		return false, os.Chmod(dir, 0o700) //nolint:gosec // a directory needs x
+		return false, os.Chmod(dir, 0o700)
 	}
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, limits.options()); err != nil {
 		return false, &os.PathError{Op: "mount tmpfs", Path: dir, Err: err}

@@ -88,7 +88,7 @@ func (c *container) started(f *fill, got shim.Container, err error) {
 		return
 	}
 	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
-	s.Attempt, s.Restarts = f.Number, int32(f.Number-1) //nolint:gosec // counts restarts that take a second each
+	s.Attempt, s.Restarts = f.Number, int32(f.Number-1)
 	s.StartedAt, s.FinishedAt, s.Begun, s.Ready, s.OOMKills = got.StartedAt, time.Time{}, false, false, 0
 	if m.rec.StartedAt.IsZero() {
 		m.rec.StartedAt = got.StartedAt
@@ -132,7 +132,7 @@ func (c *container) notStarted(f *fill, err error) {
 	case errors.As(err, &config):
 		m.setContainer(c.spec.Name, startDelayed(s, reasonConfig, err.Error(), m.now()))
 	case step == stepStart:
-		s.Attempt, s.Restarts, s.StartedAt = f.Number, int32(f.Number-1), time.Time{} //nolint:gosec // as above
+		s.Attempt, s.Restarts, s.StartedAt = f.Number, int32(f.Number-1), time.Time{}
 		m.setContainer(c.spec.Name, exited(s, codeNotStarted, reasonStart, err.Error(), m.now()))
 	default:
 		m.setContainer(c.spec.Name, startDelayed(s, reasonStart, err.Error(), m.now()))
@@ -162,7 +162,7 @@ func (m *machine) exited(e shim.Container) {
 		return // already recorded
 	}
 	c.endProbes()
-	reason, message, code := reasonError, "", int32(e.ExitCode) //nolint:gosec // 0..255
+	reason, message, code := reasonError, "", int32(e.ExitCode)
 	switch {
 	case e.NeverRan:
 		reason, message, code = reasonStart, e.Message, codeNotStarted

@@ -162,7 +162,7 @@ func (d *Driver) objectFiles(ctx context.Context, namespace string, v rikv1alpha
 		secret = source.Name
 	}
 	if source.Mode != nil {
-		mode = fs.FileMode(*source.Mode).Perm() //nolint:gosec // Perm keeps nine bits
+		mode = fs.FileMode(*source.Mode).Perm()
 	}
 	entries, err := d.entries(ctx, namespace, configMap, secret, source.Optional)
 	if err != nil {

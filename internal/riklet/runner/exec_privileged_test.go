@@ -63,7 +63,7 @@ func (n *node) failingRuntime() (path, flag string) {
 	flag = filepath.Join(n.dir, "runtime-fails")
 	path = filepath.Join(n.dir, "failing-runc")
 	script := fmt.Sprintf("#!/bin/sh\ncase \" $* \" in *' exec '*) [ -e %[1]s ] && echo failed >> %[1]s && exit 255;; esac\nexec %[2]s \"$@\"\n", flag, n.cfg.Runc)
-	if err := os.WriteFile(path, []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		n.Fatal(err)
 	}
 	return path, flag

@@ -82,7 +82,7 @@ func TestPrivilegedFault12LimitsAndExitsCount(t *testing.T) {
 		}
 		return ""
 	})
-	all, parent := uint64(runtime.NumCPU())*1024, n.cfg.CgroupParent //nolint:gosec // there is one at least
+	all, parent := uint64(runtime.NumCPU())*1024, n.cfg.CgroupParent
 	for _, file := range []struct{ v1, v2, group, want1, want2 string }{
 		{"memory/%s/memory.limit_in_bytes", "%s/memory.max", parent + "/u1/idle", "33554432", "33554432"},
 		{"cpu/%s/cpu.cfs_quota_us", "%s/cpu.max", parent + "/u1/idle", "25000", "25000 100000"},

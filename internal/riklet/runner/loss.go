@@ -155,14 +155,14 @@ func (d *Driver) runsOf(uid string) map[string]state.Container {
 		if attempt < 1 {
 			continue
 		}
-		c := state.Container{State: rikv1alpha1.ContainerRunning, Attempt: attempt, Restarts: int32(attempt - 1)} //nolint:gosec // counts restarts
+		c := state.Container{State: rikv1alpha1.ContainerRunning, Attempt: attempt, Restarts: int32(attempt - 1)}
 		if end != nil && end.Attempt >= attempt {
 			reason := reasonError
 			if end.ExitCode == 0 {
 				reason = reasonCompleted
 			}
 			c.StartedAt = end.StartedAt
-			c = exited(c, int32(end.ExitCode), reason, end.Message, end.FinishedAt) //nolint:gosec // 0..255
+			c = exited(c, int32(end.ExitCode), reason, end.Message, end.FinishedAt)
 		}
 		runs[name] = c
 	}

@@ -334,7 +334,7 @@ func portOf(address string) (int32, error) {
 		return 0, err
 	}
 	port, err := strconv.ParseUint(text, 10, 16)
-	return int32(port), err //nolint:gosec // 16 bits
+	return int32(port), err
 }
 
 // reach connects to a port as clients do: from the node to the instance's address. The only

@@ -232,7 +232,7 @@ func (m *machine) noteRun(e shim.Container) {
 		s.ImageDigest, s.StopSignal = note.Digest, note.StopSignal
 	}
 	s.State, s.Reason, s.Message, s.ExitCode = rikv1alpha1.ContainerRunning, "", "", nil
-	s.Attempt, s.Restarts, s.StartedAt = e.Attempt, int32(e.Attempt-1), e.StartedAt //nolint:gosec // counts restarts
+	s.Attempt, s.Restarts, s.StartedAt = e.Attempt, int32(e.Attempt-1), e.StartedAt
 	s.Begun, s.Ready, s.OOMKills = false, false, 0
 	if m.rec.StartedAt.IsZero() {
 		m.rec.StartedAt = e.StartedAt

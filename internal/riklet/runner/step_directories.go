@@ -42,7 +42,7 @@ func (b *build) directories(context.Context) error {
 		return err
 	}
 	// The container's user must be able to enter this directory. Only root can enter its parent.
-	return os.Chmod(d.paths.PodFile(uid, ""), 0o755) //nolint:gosec // below a 0700 directory
+	return os.Chmod(d.paths.PodFile(uid, ""), 0o755)
 }
 
 // ownRunDir mounts a separate file system at the instance's run directory. Thus an instance that
@@ -79,7 +79,7 @@ func (b *build) files(hosts, resolv string) error {
 		}
 	}
 	for name, text := range texts {
-		if err := os.WriteFile(b.d.paths.PodFile(b.Instance.UID, name), []byte(text), 0o644); err != nil { //nolint:gosec // users inside read it
+		if err := os.WriteFile(b.d.paths.PodFile(b.Instance.UID, name), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}

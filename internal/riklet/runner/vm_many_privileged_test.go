@@ -258,7 +258,7 @@ func countedVM(t testing.TB, uid string) (in instance.Instance, dir string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil { //nolint:gosec // the double is another user
+	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	in = microVM(uid, rikv1alpha1.RestartAlways, sh("main", "echo start >> "+dir+"/starts; "+upForever))

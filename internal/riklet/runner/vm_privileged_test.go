@@ -47,7 +47,7 @@ func newNodeOf(t *testing.T, driver string) *node {
 func openVM(dir, driver string) (*microvm.Config, error) {
 	if driver != qemuName {
 		kernel := filepath.Join(dir, "kernel")
-		err := os.WriteFile(kernel, []byte("of no guest"), 0o644) //nolint:gosec // the double's user reads it
+		err := os.WriteFile(kernel, []byte("of no guest"), 0o644)
 		return &microvm.Config{Driver: vmmfake.Driver{Program: tools.vmm}, Kernel: kernel, Initramfs: kernel}, err
 	}
 	d, err := qemuDriver()

@@ -43,7 +43,7 @@ func dialed(t *testing.T, serve func(*net.TCPConn)) *controller {
 		if err != nil {
 			return
 		}
-		defer conn.Close() //nolint:errcheck // a test's
+		defer conn.Close()
 		serve(conn.(*net.TCPConn))
 	}()
 	c, stop := serving(t, listening{address: listener.Addr().String()})

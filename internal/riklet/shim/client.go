@@ -302,7 +302,7 @@ func (c *Client) await(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.proc.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	err = raw.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor is small
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, 0)
 		return err == nil && n == 1
 	})

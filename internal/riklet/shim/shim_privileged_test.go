@@ -322,7 +322,7 @@ func TestPrivilegedShimEndsWithTheMachine(t *testing.T) {
 	p.awaitExit(c)
 	c.Close()
 	poll.Until(t, timeout, "the supervisor has ended", func(context.Context) error {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(supervisor), Events: unix.POLLIN}}, 0) //nolint:gosec // a descriptor
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(supervisor), Events: unix.POLLIN}}, 0)
 		if err == nil && n == 0 {
 			err = errors.New("it runs")
 		}

@@ -19,9 +19,9 @@ func ExampleDriver() {
 		if err != nil {
 			return err
 		}
-		defer driver.Cleanup(context.WithoutCancel(ctx), m) //nolint:errcheck // an example
+		defer driver.Cleanup(context.WithoutCancel(ctx), m)
 		// In rik the supervisor of the instance runs the process.
-		command := exec.CommandContext(ctx, process.Argv[0], process.Argv[1:]...) //nolint:gosec // an example
+		command := exec.CommandContext(ctx, process.Argv[0], process.Argv[1:]...)
 		if err := command.Start(); err != nil {
 			return err
 		}
@@ -29,7 +29,7 @@ func ExampleDriver() {
 		if err != nil {
 			return err
 		}
-		defer machine.Close() //nolint:errcheck // an example
+		defer machine.Close()
 		if err := machine.Start(ctx); err != nil {
 			return err
 		}

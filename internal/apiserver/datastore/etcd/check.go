@@ -141,7 +141,7 @@ func (l *writeAheadLog) readFile(name string, last bool) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	decoder := wal.NewDecoder(fileutil.NewFileReader(file))
 	for record := new(walpb.Record); ; {
 		err := decoder.Decode(record)

@@ -87,7 +87,7 @@ func mariaDB(t *testing.T) *database {
 		arguments = append(arguments, "--lc-messages-dir="+base)
 	}
 	d := &database{source: "mysql://root:hunter2@unix(" + socket + ")/rik", socket: socket, command: func() *exec.Cmd {
-		cmd := exec.Command(program, arguments...) //nolint:gosec,noctx // the test's own; it is ended by signal
+		cmd := exec.Command(program, arguments...) //nolint:noctx // the test's own; it is ended by signal
 		cmd.Dir = dir
 		return cmd
 	}}
@@ -112,7 +112,7 @@ func postgres(t *testing.T) *database {
 	dir := socketDir(t)
 	data := filepath.Join(dir, "data")
 	command := func(program string, arguments ...string) *exec.Cmd {
-		cmd := exec.Command(filepath.Join(programs, program), arguments...) //nolint:gosec,noctx // the test's own
+		cmd := exec.Command(filepath.Join(programs, program), arguments...) //nolint:noctx // the test's own
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "LC_ALL=C")
 		if os.Geteuid() == 0 {
@@ -237,7 +237,7 @@ func TestMariaDBTellsCasesApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close() //nolint:errcheck // of a test
+	defer db.Close()
 	for _, statement := range []string{
 		"DELETE FROM kine WHERE name LIKE '/registry/roles/%'",
 		"ALTER TABLE kine MODIFY COLUMN name VARCHAR(630) CHARACTER SET ascii",

@@ -135,7 +135,7 @@ func (f *sqliteFile) checkHeader(size int64) error {
 	if err != nil {
 		return fmt.Errorf("opening the SQLite file: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	begin := make([]byte, len(header))
 	if _, err := io.ReadFull(file, begin); err != nil || string(begin) != header {
 		return f.damaged("it is not a SQLite database, or its first page is damaged")
@@ -225,7 +225,7 @@ func (f *sqliteFile) tidy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		for rows.Next() { //nolint:revive // the rows are empty
+		for rows.Next() {
 		}
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err

@@ -77,7 +77,7 @@ func TestToJSONRefuses(t *testing.T) {
 			if err == nil {
 				t.Fatalf("toJSON() = %s, want an error", document)
 			}
-			status, ok := err.(apierrors.APIStatus) //nolint:errorlint // it is made just there
+			status, ok := err.(apierrors.APIStatus)
 			if !ok || status.Status().Code != tc.code {
 				t.Errorf("toJSON() = %v, want code %d", err, tc.code)
 			}

@@ -132,12 +132,12 @@ func loadModules() {
 }
 
 func loadModule(path string) error {
-	f, err := os.Open(path) //nolint:gosec // of the initramfs
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return unix.FinitModule(int(f.Fd()), "", 0) //nolint:gosec // a descriptor
+	return unix.FinitModule(int(f.Fd()), "", 0)
 }
 
 // handleShutdown shuts down when the kernel reports Ctrl-Alt-Del, with which Firecracker and other
@@ -200,7 +200,7 @@ func serveChannel(server *Server) error {
 func findPort() (string, bool) {
 	names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
 	for _, name := range names {
-		text, err := os.ReadFile(name) //nolint:gosec // of sysfs
+		text, err := os.ReadFile(name)
 		if err == nil && strings.TrimSpace(string(text)) == guest.PortName {
 			return filepath.Join("/dev", filepath.Base(filepath.Dir(name))), true
 		}
@@ -211,7 +211,7 @@ func findPort() (string, bool) {
 // servePort reopens the port for each session, which discards data of the last one.
 func servePort(server *Server, path string) error {
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR, 0) //nolint:gosec // a device
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			return fmt.Errorf("opening the channel: %w", err)
 		}

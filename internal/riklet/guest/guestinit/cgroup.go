@@ -111,7 +111,7 @@ func machineMemory() (uint64, error) {
 
 // readField returns the number after a word at the beginning of a line.
 func readField(path, word string) (uint64, error) {
-	f, err := os.Open(path) //nolint:gosec // of the kernel
+	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +126,7 @@ func readField(path, word string) (uint64, error) {
 }
 
 func readNumber(path string) (uint64, error) {
-	text, err := os.ReadFile(path) //nolint:gosec // of the kernel
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}

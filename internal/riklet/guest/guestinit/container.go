@@ -95,7 +95,7 @@ func (c *container) writeNames(hosts, resolv string) error {
 		return err
 	}
 	for file, text := range map[string]string{"hosts": hosts, "resolv.conf": resolv, "hostname": hostname + "\n"} {
-		if err := os.WriteFile(filepath.Join(c.dir, "names", file), []byte(text), 0o644); err != nil { //nolint:gosec // everybody reads them
+		if err := os.WriteFile(filepath.Join(c.dir, "names", file), []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
@@ -172,7 +172,7 @@ func (k *Kernel) launch(o order, cgroup string, stdin bool) (*Child, error) {
 		return nil, errors.Join(fmt.Errorf("the container has ended: %w", err), ends.closeParentEnds())
 	}
 	defer group.Close()
-	attributes := &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(group.Fd())} //nolint:gosec // a descriptor
+	attributes := &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(group.Fd())}
 	if o.Join == 0 {
 		attributes.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID
 	}
@@ -234,5 +234,5 @@ func enterPIDs(of int) error {
 		return fmt.Errorf("the container has ended: %w", err)
 	}
 	defer ns.Close()
-	return unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID) //nolint:gosec // a descriptor
+	return unix.Setns(int(ns.Fd()), unix.CLONE_NEWPID)
 }

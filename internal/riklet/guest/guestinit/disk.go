@@ -49,7 +49,7 @@ func lookForDisk(d guest.Disk, sys string) (string, error) {
 	})
 	serials := 0
 	for _, disk := range disks {
-		serial, err := os.ReadFile(filepath.Join(disk, "serial")) //nolint:gosec // of sysfs
+		serial, err := os.ReadFile(filepath.Join(disk, "serial"))
 		text := strings.TrimRight(string(serial), "\x00\n ")
 		if err != nil || text == "" {
 			continue

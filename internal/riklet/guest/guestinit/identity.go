@@ -36,7 +36,7 @@ func lookUser(spec string) (identity, error) {
 
 // accounts opens a file that may be missing, or may not be a regular file.
 func accounts(path string) (io.Reader, func()) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) //nolint:gosec // in the container's own root
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return strings.NewReader(""), func() {}
 	}
@@ -106,12 +106,12 @@ func (i identity) take(names []string, newPrivs bool) error {
 func (i identity) setIDs() error {
 	groups := make([]uint32, 0, len(i.groups)+1)
 	for _, g := range i.groups {
-		groups = append(groups, uint32(g)) //nolint:gosec // a group
+		groups = append(groups, uint32(g))
 	}
 	if err := rawSetgroups(groups); err != nil {
 		return fmt.Errorf("setting the groups: %w", err)
 	}
-	gid, uid := uintptr(i.gid), uintptr(i.uid) //nolint:gosec // numbers of accounts
+	gid, uid := uintptr(i.gid), uintptr(i.uid)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, gid, gid, gid); errno != 0 {
 		return fmt.Errorf("switching to group %d: %w", i.gid, errno)
 	}
@@ -125,7 +125,7 @@ func setCapabilities(set uint64) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	data := [2]unix.CapUserData{}
 	for word := range data {
-		bits := uint32(set >> (32 * word)) //nolint:gosec // one word of the set
+		bits := uint32(set >> (32 * word))
 		data[word] = unix.CapUserData{Effective: bits, Permitted: bits}
 	}
 	return unix.Capset(&header, &data[0])

@@ -137,7 +137,7 @@ func addEntropy(seed []byte) error {
 		data       [maxEntropy]byte
 	}{bits: int32(len(seed)) * 8, size: int32(len(seed))} //nolint:gosec // at most maxEntropy
 	copy(pool.data[:], seed)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 { //nolint:gosec // the kernel's structure
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 {
 		return fmt.Errorf("adding entropy: %w", errno)
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDRESEEDCRNG, 0); errno != 0 {

@@ -63,8 +63,8 @@ func (e *ends) open(tty, stdin bool) error {
 	if err != nil {
 		return err
 	}
-	e.control = os.NewFile(uintptr(pair[0]), "control")                //nolint:gosec // a descriptor
-	e.child = append(e.child, os.NewFile(uintptr(pair[1]), "control")) //nolint:gosec // a descriptor
+	e.control = os.NewFile(uintptr(pair[0]), "control")
+	e.child = append(e.child, os.NewFile(uintptr(pair[1]), "control"))
 	return nil
 }
 
@@ -115,7 +115,7 @@ func command(control *os.File, o order) (*os.File, error) {
 	}
 	var tty *os.File
 	for {
-		kind, file, err := receive(int(control.Fd())) //nolint:gosec // a descriptor
+		kind, file, err := receive(int(control.Fd()))
 		switch {
 		case errors.Is(err, io.EOF):
 			if o.Process.TTY && tty == nil {
@@ -178,5 +178,5 @@ func receive(socket int) (byte, *os.File, error) {
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return 0, nil, err
 	}
-	return one[0], os.NewFile(uintptr(fds[0]), "terminal"), nil //nolint:gosec // a descriptor
+	return one[0], os.NewFile(uintptr(fds[0]), "terminal"), nil
 }

@@ -183,7 +183,7 @@ func (r *run) sendRemaining(kind wire.Kind, from *os.File, buf []byte) {
 	}
 	for total := 0; total < maxRemaining; {
 		n := 0
-		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) }) //nolint:gosec // a descriptor; non-blocking
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.Read(int(fd), buf) })
 		if n <= 0 || r.out.write(kind, buf[:n]) != nil {
 			return
 		}
@@ -226,7 +226,7 @@ func resize(tty *os.File, size guest.Size) error {
 	}
 	var failed error
 	err = raw.Control(func(fd uintptr) {
-		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width}) //nolint:gosec // a descriptor
+		failed = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
 	})
 	return errors.Join(err, failed)
 }

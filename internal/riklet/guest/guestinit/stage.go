@@ -82,7 +82,7 @@ func join(pid int) error {
 		return err
 	}
 	for _, f := range spaces {
-		if err := unix.Setns(int(f.Fd()), 0); err != nil { //nolint:gosec // a descriptor
+		if err := unix.Setns(int(f.Fd()), 0); err != nil {
 			return fmt.Errorf("entering the container: %w", err)
 		}
 	}
@@ -124,7 +124,7 @@ func become(control *os.File, o order) error {
 	if err != nil {
 		return err
 	}
-	err = syscall.Exec(program, p.Argv, env) //nolint:gosec // that is what it is for
+	err = syscall.Exec(program, p.Argv, env)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s, or the interpreter that it names: %w", guest.ErrNoProgram, program, err)
 	}
@@ -187,7 +187,7 @@ func lookProgram(name string, env []string) (string, error) {
 }
 
 func runnable(path string) error {
-	info, err := os.Stat(path) //nolint:gosec // in the container's own root
+	info, err := os.Stat(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("%w: %w", guest.ErrNotRunnable, err)
@@ -223,11 +223,11 @@ func openTerminal(control *os.File, uid int, size guest.Size) error {
 	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
 		return fmt.Errorf("unlocking the terminal: %w", err)
 	}
-	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC) //nolint:gosec // a descriptor
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
 		return fmt.Errorf("opening the terminal's other end: %w", errno)
 	}
-	slave := int(peer) //nolint:gosec // a descriptor
+	slave := int(peer)
 	if size != (guest.Size{}) {
 		if err := unix.IoctlSetWinsize(slave, unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width}); err != nil {
 			return fmt.Errorf("setting the size of the terminal: %w", err)
@@ -239,7 +239,7 @@ func openTerminal(control *os.File, uid int, size guest.Size) error {
 	if err := unix.IoctlSetInt(slave, unix.TIOCSCTTY, 0); err != nil {
 		return fmt.Errorf("setting the controlling terminal: %w", err)
 	}
-	if err := unix.Sendmsg(int(control.Fd()), []byte{ttyByte}, unix.UnixRights(master), nil, 0); err != nil { //nolint:gosec // a descriptor
+	if err := unix.Sendmsg(int(control.Fd()), []byte{ttyByte}, unix.UnixRights(master), nil, 0); err != nil {
 		return fmt.Errorf("sending the terminal: %w", err)
 	}
 	for fd := range 3 {

@@ -57,7 +57,7 @@ func makeVolume(v guest.Volume) error {
 	case err != nil:
 		return err
 	default:
-		if err := os.Chmod(onDisk, 0o777); err != nil { //nolint:gosec // every user of a Pod may write to its volumes
+		if err := os.Chmod(onDisk, 0o777); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ func haveVsock() error {
 		return err
 	}
 	defer f.Close()
-	cid, err := unix.IoctlGetUint32(int(f.Fd()), unix.IOCTL_VM_SOCKETS_GET_LOCAL_CID) //nolint:gosec // a descriptor
+	cid, err := unix.IoctlGetUint32(int(f.Fd()), unix.IOCTL_VM_SOCKETS_GET_LOCAL_CID)
 	if err != nil {
 		return fmt.Errorf("reading the vsock address: %w", err)
 	}
@@ -58,7 +58,7 @@ func serveVsock(server *Server, listener int) error {
 		if err != nil {
 			return fmt.Errorf("accepting a connection of the node: %w", err)
 		}
-		conn := os.NewFile(uintptr(fd), "vsock") //nolint:gosec // a descriptor
+		conn := os.NewFile(uintptr(fd), "vsock")
 		if vm, ok := from.(*unix.SockaddrVM); !ok || vm.CID != unix.VMADDR_CID_HOST {
 			_ = conn.Close()
 			continue

@@ -62,7 +62,7 @@ func (g *guard) Read(p []byte) (int, error) {
 	for at := 0; at < n; {
 		if g.body > 0 {
 			skip := min(int64(g.body), int64(n-at))
-			g.body -= uint32(skip) //nolint:gosec // at most body
+			g.body -= uint32(skip)
 			at += int(skip)
 			continue
 		}

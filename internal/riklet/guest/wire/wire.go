@@ -113,7 +113,7 @@ func WriteFrame(w io.Writer, kind Kind, content []byte) error {
 	}
 	frame := make([]byte, headerSize, headerSize+len(content))
 	frame[0] = byte(kind)
-	binary.BigEndian.PutUint32(frame[1:], uint32(len(content))) //nolint:gosec // at most MaxMessage
+	binary.BigEndian.PutUint32(frame[1:], uint32(len(content)))
 	_, err := w.Write(append(frame, content...))
 	return err
 }

@@ -55,7 +55,7 @@ func sourceFilter(address netip.Addr) []bpf.Instruction {
 		field(atSource, 4, high), field(atSource+4, 2, low),
 		[]bpf.Instruction{
 			bpf.LoadAbsolute{Off: atType, Size: 2},
-			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_IP, SkipTrue: uint8(len(arp))}, //nolint:gosec // some twenty
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.ETH_P_IP, SkipTrue: uint8(len(arp))},
 		},
 		arp,
 		field(atIPv4Source, 4, own),
@@ -131,12 +131,12 @@ func (b *Bridge) guard(link netlink.Link, address netip.Addr) error {
 	// Without NLM_F_EXCL it replaces an existing filter.
 	request := b.request(unix.RTM_NEWTFILTER, unix.NLM_F_ACK|unix.NLM_F_CREATE)
 	request.AddData(&nl.TcMsg{
-		Family: nl.FAMILY_ALL, Ifindex: int32(link.Attrs().Index), Handle: 1, Parent: ingress, //nolint:gosec // indexes are 31 bits
+		Family: nl.FAMILY_ALL, Ifindex: int32(link.Attrs().Index), Handle: 1, Parent: ingress,
 		Info: netlink.MakeHandle(1, nl.Swap16(unix.ETH_P_ALL)),
 	})
 	request.AddData(nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("bpf")))
 	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
-	options.AddRtAttr(nl.TCA_BPF_OPS_LEN, nl.Uint16Attr(uint16(len(code)/instruction))) //nolint:gosec // some forty
+	options.AddRtAttr(nl.TCA_BPF_OPS_LEN, nl.Uint16Attr(uint16(len(code)/instruction)))
 	options.AddRtAttr(nl.TCA_BPF_OPS, code)
 	options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
 	request.AddData(options)
@@ -154,7 +154,7 @@ func (b *Bridge) guarded(link netlink.Link, address netip.Addr) (bool, error) {
 	}
 	filters, err := retried(func() ([][]byte, error) {
 		request := b.request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
-		request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(link.Attrs().Index), Parent: ingress}) //nolint:gosec // as above
+		request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(link.Attrs().Index), Parent: ingress})
 		return request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER)
 	})
 	if err != nil {

@@ -72,7 +72,7 @@ func offset(a netip.Addr, n int) netip.Addr {
 	b := a.As4()
 	for i := len(b) - 1; i >= 0 && n > 0; i-- {
 		n += int(b[i])
-		b[i] = byte(n) //nolint:gosec // the lowest eight bits are meant
+		b[i] = byte(n)
 		n >>= 8
 	}
 	return netip.AddrFrom4(b)

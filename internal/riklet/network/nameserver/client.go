@@ -176,7 +176,7 @@ func (c *Client) replace(address netip.Addr) ([]*os.File, error) {
 		if killed := unix.Kill(c.hello.PID, unix.SIGKILL); killed != nil {
 			return nil, fmt.Errorf("stopping name server %d: %w", c.hello.PID, errors.Join(err, killed))
 		}
-		return nil, nil //nolint:nilerr // it was killed instead
+		return nil, nil
 	}
 	if !c.hello.Settings.listensAt(address) {
 		closeAll(sockets)
@@ -239,7 +239,7 @@ func bindTo(ctx context.Context, address netip.AddrPort) ([]*os.File, netip.Addr
 		return c.Control(func(fd uintptr) {
 			// All instances of the node may send queries at once. Without the privilege, the
 			// buffer keeps its size.
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) //nolint:gosec // a descriptor is small
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
 		})
 	}}
 	udp, err := config.ListenPacket(ctx, "udp", address.String())
@@ -283,7 +283,7 @@ func start(ctx context.Context, cfg Config, sockets []*os.File) error {
 		return fmt.Errorf("starting the name server: %w", err)
 	}
 	defer control.Close()
-	cmd := exec.Command(cfg.Program[0], append(cfg.Program[1:len(cfg.Program):len(cfg.Program)], string(settings))...) //nolint:gosec // the operator's program
+	cmd := exec.Command(cfg.Program[0], append(cfg.Program[1:len(cfg.Program):len(cfg.Program)], string(settings))...)
 	cmd.Dir = "/"
 	cmd.Stderr = log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMAXPROCS=2", "GOGC=50"}

@@ -85,7 +85,7 @@ func WriteFrame(w io.Writer, kind Kind, payload []byte) error {
 	if len(payload) > maxFrame {
 		return fmt.Errorf("the netmap has %d bytes, and the limit is %d", len(payload), maxFrame)
 	}
-	frame := append(binary.BigEndian.AppendUint32([]byte{byte(kind)}, uint32(len(payload))), payload...) //nolint:gosec // bounded above
+	frame := append(binary.BigEndian.AppendUint32([]byte{byte(kind)}, uint32(len(payload))), payload...)
 	_, err := w.Write(frame)
 	return err
 }

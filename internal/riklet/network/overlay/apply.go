@@ -152,7 +152,7 @@ func (k *kernel) sysctl(path, value string) error {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(bytes.TrimSpace(have)) == value {
 		return nil
 	}
-	if err := k.did(os.WriteFile(path, []byte(value), 0o644)); err != nil { //nolint:gosec // it exists
+	if err := k.did(os.WriteFile(path, []byte(value), 0o644)); err != nil {
 		return fmt.Errorf("setting %s: %w", path, err)
 	}
 	return nil

@@ -74,7 +74,7 @@ func openDatagrams(v View, frames chan<- frame) (way, error) {
 	if v.Namespace == nil {
 		return nil, errors.New("the check port is not connected")
 	}
-	d := &datagrams{namespace: v.Namespace, address: v.Self.Check, number: rand.Uint64(), done: make(chan struct{})} //nolint:gosec // it only tells answers apart
+	d := &datagrams{namespace: v.Namespace, address: v.Self.Check, number: rand.Uint64(), done: make(chan struct{})}
 	err := netns.Within(v.Namespace, func() (err error) {
 		if d.listener, err = listenAt(d.address, listenPort); err != nil {
 			return err

@@ -66,7 +66,7 @@ func open(index int, frames chan<- frame) (*socket, error) {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
-	s := &socket{index: index, file: os.NewFile(uintptr(fd), "packet"), done: make(chan struct{})} //nolint:gosec // a descriptor
+	s := &socket{index: index, file: os.NewFile(uintptr(fd), "packet"), done: make(chan struct{})}
 	go s.receive(frames)
 	return s, nil
 }

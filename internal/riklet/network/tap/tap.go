@@ -178,8 +178,8 @@ func limit(h *netlink.Handle, link netlink.Link, rate int64) error {
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       uint64(rate),
 		// In ticks of the kernel's clock, see tc-tbf(8).
-		Buffer: netlink.Xmittime(uint64(rate), uint32(burst)), //nolint:gosec // bounded above
-		Limit:  uint32(burst + rate*latencyMS/1000),           //nolint:gosec // as above
+		Buffer: netlink.Xmittime(uint64(rate), uint32(burst)),
+		Limit:  uint32(burst + rate*latencyMS/1000),
 	}
 	if err := h.QdiscReplace(tbf); err != nil {
 		return fmt.Errorf("setting the limits of %s: %w", link.Attrs().Name, err)

@@ -92,4 +92,4 @@ func Hostname(in instance.Instance) string {
 const firstUser = 0x70000000
 
 // UserOf returns the user that only the instance of a supervisor has.
-func UserOf(supervisorPID int) uint32 { return firstUser + uint32(supervisorPID) } //nolint:gosec // at most 2^22, see proc(5)
+func UserOf(supervisorPID int) uint32 { return firstUser + uint32(supervisorPID) }

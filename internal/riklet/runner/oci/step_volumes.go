@@ -44,10 +44,10 @@ func (e *pods) volume(ctx context.Context, in instance.Instance, v rikv1alpha1.V
 		return mounts.Tmpfs(e.dirs.memoryVolume(in.UID, v.Name), "mode=0777", memoryVolumeBytes(in.Template, v.EmptyDir.SizeLimitBytes), 0)
 	case v.EmptyDir != nil:
 		dir := e.dirs.diskVolume(in.UID, v.Name)
-		if err := os.MkdirAll(dir, 0o777); err != nil { //nolint:gosec // any user inside may write; 0700 around it
+		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return err
 		}
-		return os.Chmod(dir, 0o777) //nolint:gosec // the umask took its part
+		return os.Chmod(dir, 0o777)
 	case v.HostPath != nil:
 		return hostPath(*v.HostPath)
 	case v.ConfigMap != nil || v.Secret != nil:
@@ -80,7 +80,7 @@ func hostPath(v rikv1alpha1.HostPathVolume) error {
 		return &engine.ConfigError{Err: fmt.Errorf("path %q is not absolute", v.Path)}
 	}
 	if v.Create {
-		return os.MkdirAll(v.Path, 0o755) //nolint:gosec // the usual mode of a directory
+		return os.MkdirAll(v.Path, 0o755)
 	}
 	if _, err := os.Stat(v.Path); err != nil {
 		return &engine.ConfigError{Err: err}
@@ -113,7 +113,7 @@ func (e *pods) objectVolume(ctx context.Context, in instance.Instance, v rikv1al
 // or all new files.
 func publishFiles(dir string, files map[string][]byte, mode fs.FileMode) error {
 	version := ".." + digest(files, mode)
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // below a 0700 directory
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	old, _ := os.Readlink(filepath.Join(dir, "..data"))
@@ -125,7 +125,7 @@ func publishFiles(dir string, files map[string][]byte, mode fs.FileMode) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, version), 0o755); err != nil { //nolint:gosec // as above
+	if err := os.MkdirAll(filepath.Join(dir, version), 0o755); err != nil {
 		return err
 	}
 	if err := swapLink(version, filepath.Join(dir, "..data")); err != nil {
@@ -141,7 +141,7 @@ func publishFiles(dir string, files map[string][]byte, mode fs.FileMode) error {
 }
 
 func writeFile(path string, data []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as above
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	if err := os.WriteFile(path, data, 0o600); err != nil {

@@ -29,7 +29,7 @@ func (f *attempt) files(ctx context.Context) (err error) {
 	f.dir = f.e.appDir(f.Instance.UID)
 	upper, work := filepath.Join(f.e.appUpper(f.Instance.UID), "upper"), filepath.Join(f.e.appUpper(f.Instance.UID), "work")
 	for _, dir := range []string{f.dir, upper, work} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // below a 0700 directory
+		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}

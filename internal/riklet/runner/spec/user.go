@@ -59,12 +59,12 @@ func parseUser(name string, passwd, group io.Reader) (User, error) {
 	if err != nil {
 		return User{}, fmt.Errorf("%w: %q: %w", ErrUser, name, err)
 	}
-	result := User{UID: uint32(u.Uid), GID: uint32(u.Gid), Home: u.Home} //nolint:gosec // the parser bounds them
+	result := User{UID: uint32(u.Uid), GID: uint32(u.Gid), Home: u.Home}
 	if result.Home == "" || strings.Contains(result.Home, "\x00") {
 		result.Home = noHome
 	}
 	for _, g := range u.Sgids {
-		result.Groups = append(result.Groups, uint32(g)) //nolint:gosec // the parser bounds them
+		result.Groups = append(result.Groups, uint32(g))
 	}
 	return result, nil
 }

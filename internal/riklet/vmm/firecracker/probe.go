@@ -124,7 +124,7 @@ var versionPattern = regexp.MustCompile(`Firecracker v?(\d+\.\d+\.\d+)`)
 func binaryVersion(ctx context.Context, binary string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, binary, "--version").Output() //nolint:gosec // the administrator's
+	out, err := exec.CommandContext(ctx, binary, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s --version: %w", vmm.ErrUnavailable, binary, err)
 	}
@@ -173,7 +173,7 @@ func (d *Driver) boot(ctx context.Context, f *found) error {
 func (d *Driver) observe(ctx context.Context, m vmm.Machine, p launch.Process) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := exec.CommandContext(ctx, p.Argv[0], p.Argv[1:]...) //nolint:gosec // found by us
+	cmd := exec.CommandContext(ctx, p.Argv[0], p.Argv[1:]...)
 	cmd.Env, cmd.Dir = p.Env, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {

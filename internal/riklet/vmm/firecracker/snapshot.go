@@ -188,14 +188,14 @@ func (v *VM) move(in *os.File, from, target string) error {
 	}
 	// The same as for a copy: owned by root, readable for all, in a directory that only root can
 	// enter.
-	return errors.Join(os.Lchown(target, 0, 0), os.Chmod(target, 0o644), in.Sync()) //nolint:gosec // see above
+	return errors.Join(os.Lchown(target, 0, 0), os.Chmod(target, 0o644), in.Sync())
 }
 
 // duplicate copies a file that was opened.
 func duplicate(ctx context.Context, in *os.File, target string, size int64) error {
 	// Readable for all, in a directory that only root can enter: the VMM that continues from it
 	// reads it.
-	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644) //nolint:gosec // see above
+	out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (s *suite) boot(t *testing.T, m vmm.Machine) *process {
 func start(t *testing.T, p launch.Process) *process {
 	t.Helper()
 	run := &process{output: excerpt.NewTail(outputTail), ended: make(chan struct{})}
-	run.cmd = exec.Command(p.Argv[0], p.Argv[1:]...) //nolint:gosec // the driver's
+	run.cmd = exec.Command(p.Argv[0], p.Argv[1:]...)
 	run.cmd.Env, run.cmd.Dir = p.Env, p.Dir
 	run.cmd.Stdout, run.cmd.Stderr = run.output, run.output
 	run.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -72,7 +72,7 @@ func ParseNodePorts(list string, own map[OwnPort]string) (NodePorts, error) {
 		if err != nil || err2 != nil || first == 0 || last < first {
 			return NodePorts{}, fmt.Errorf("%q is neither a port nor a range of ports such as 30000-32767", text)
 		}
-		n.ranges = append(n.ranges, portRange{int32(first), int32(last)}) //nolint:gosec // 16 bits
+		n.ranges = append(n.ranges, portRange{int32(first), int32(last)})
 	}
 	return n, nil
 }

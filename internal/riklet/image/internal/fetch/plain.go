@@ -76,7 +76,7 @@ func intoTree(a wire.Archive, apply func(root string) (layer.Result, error)) (*w
 		return nil, layer.Classify(err)
 	}
 	// Set the mode independently of the umask. An entry for the root can change it.
-	if err := os.Chmod(root, 0o755); err != nil { //nolint:gosec // the usual mode of a root
+	if err := os.Chmod(root, 0o755); err != nil {
 		return nil, err
 	}
 	res, err := apply(root)

@@ -196,7 +196,7 @@ func withFD(c syscall.Conn, use func(int) error) error {
 		return err
 	}
 	var used error
-	err = raw.Control(func(fd uintptr) { used = use(int(fd)) }) //nolint:gosec // a descriptor is small
+	err = raw.Control(func(fd uintptr) { used = use(int(fd)) })
 	return errors.Join(err, used)
 }
 

@@ -69,7 +69,7 @@ func ProgramsOf(tb testing.TB, version string) string {
 
 // versionBeside reads the version file next to a program.
 func versionBeside(program string) string {
-	version, err := os.ReadFile(filepath.Join(filepath.Dir(program), versionFile)) //nolint:gosec // of a test
+	version, err := os.ReadFile(filepath.Join(filepath.Dir(program), versionFile))
 	if err != nil {
 		return Version
 	}
@@ -181,12 +181,12 @@ func jail(arguments []string) error {
 }
 
 func copyProgram(from, to string) error {
-	in, err := os.Open(from) //nolint:gosec // the test's own program
+	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = in.Close() }()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755) //nolint:gosec // a program
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func copyProgram(from, to string) error {
 // makeDevices creates /dev/kvm and /dev/net/tun. Like the jailer, it fails if they exist.
 func makeDevices(o jailOptions) error {
 	for path, number := range map[string]int{"/dev/kvm": 10<<8 | 232, "/dev/net/tun": 10<<8 | 200} {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as the jailer does
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
 		if err := syscall.Mknod(path, syscall.S_IFCHR|0o600, number); err != nil {

@@ -38,7 +38,7 @@ func TestConnectToAFullQueueEndsWithTheContext(t *testing.T) {
 	why := errors.New("enough")
 	for range 20 {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, why)
-		_, err = Connect(ctx, path, uint32(os.Geteuid())) //nolint:gosec // a user
+		_, err = Connect(ctx, path, uint32(os.Geteuid()))
 		cancel()
 		if !errors.Is(err, why) {
 			t.Fatalf("Connect() = %v, want the context's cause", err)
