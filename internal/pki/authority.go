@@ -232,16 +232,6 @@ func (a *Authority) Pool() *x509.CertPool {
 // contains it, so that a node can recognize the server before it trusts it.
 func (a *Authority) Hash() string { return hashDER(a.certificate.Raw) }
 
-// HashCertificate is [Authority.Hash] for a caller with only the PEM form, such as a node that
-// has a certificate from a server that it cannot trust yet.
-func HashCertificate(certPEM []byte) (string, error) {
-	certificate, err := ParseCertificate(certPEM)
-	if err != nil {
-		return "", err
-	}
-	return hashDER(certificate.Raw), nil
-}
-
 func hashDER(der []byte) string {
 	sum := sha256.Sum256(der)
 	return "sha256:" + hex.EncodeToString(sum[:])

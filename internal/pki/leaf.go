@@ -188,9 +188,6 @@ func (l *Leaf) PEM() (certPEM, keyPEM []byte) {
 	return l.certPEM, l.keyPEM
 }
 
-// NotAfter returns the expiry time of the current certificate.
-func (l *Leaf) NotAfter() time.Time { return l.current().Leaf.NotAfter }
-
 // Notify calls f after every later renewal, one call at a time. f must not block, and must not
 // renew.
 func (l *Leaf) Notify(f func()) {

@@ -19,11 +19,6 @@ var (
 	AddToScheme = SchemeBuilder.AddToScheme
 )
 
-// Resource qualifies a plural resource name with the group.
-func Resource(resource string) schema.GroupResource {
-	return SchemeGroupVersion.WithResource(resource).GroupResource()
-}
-
 func addKnownTypes(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(SchemeGroupVersion, &APIResourceImport{}, &APIResourceImportList{}, &NegotiatedAPIResource{}, &NegotiatedAPIResourceList{})
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)

@@ -32,32 +32,6 @@ type Instances interface {
 	Delete(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error
 }
 
-// Writer writes whole instances. Update stores metadata, node and status at once.
-type Writer interface {
-	Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-	Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-	UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error)
-}
-
-// DeleteFunc is the type of Instances.Delete.
-type DeleteFunc func(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error
-
-// OverWriter writes through a Writer, so that a binding is one write.
-func OverWriter(w Writer, remove DeleteFunc) Instances { return &overWriter{w, remove} }
-
-type overWriter struct {
-	Writer
-	remove DeleteFunc
-}
-
-func (o *overWriter) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
-	return o.Update(ctx, in)
-}
-
-func (o *overWriter) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
-	return o.remove(ctx, namespace, name, uid, grace)
-}
-
 // OverClient writes through an API client. Its Bind needs two requests. If the second fails,
 // the reconciler finds a bound instance without a phase and completes it.
 func OverClient(c client.Client) Instances { return &overClient{client: c} }

@@ -95,18 +95,6 @@ func (j *checker) refuses(doc map[string]any) *refusal {
 	return &refusal{errors.Join(pruned, errs.ToAggregate()), paths}
 }
 
-// follows returns why a valid document cannot replace another one, or nil.
-func (j *checker) follows(old, doc map[string]any) error {
-	old, doc = runtime.DeepCopyJSON(old), runtime.DeepCopyJSON(doc)
-	j.fill(old)
-	j.fill(doc)
-	if j.rules == nil {
-		return nil
-	}
-	broken, _ := j.rules.Validate(context.Background(), nil, j.structural, doc, old, celconfig.RuntimeCELCostBudget)
-	return broken.ToAggregate()
-}
-
 func (j *checker) validate(doc map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, doc, j.validator)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, j.structural, doc)...)

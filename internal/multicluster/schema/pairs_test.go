@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"context"
 	"os"
 	"testing"
 
@@ -8,6 +9,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
 )
 
@@ -137,4 +140,16 @@ func (p *pair) check(t *testing.T, members []*offeredSchema, meet *offeredSchema
 			t.Errorf("the change from %s to %s: %v, want allowed %v", encode(from), encode(to), err, c.Allowed)
 		}
 	}
+}
+
+// follows returns why a valid document cannot replace another one, or nil.
+func (j *checker) follows(old, doc map[string]any) error {
+	old, doc = runtime.DeepCopyJSON(old), runtime.DeepCopyJSON(doc)
+	j.fill(old)
+	j.fill(doc)
+	if j.rules == nil {
+		return nil
+	}
+	broken, _ := j.rules.Validate(context.Background(), nil, j.structural, doc, old, celconfig.RuntimeCELCostBudget)
+	return broken.ToAggregate()
 }

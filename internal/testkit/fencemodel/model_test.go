@@ -149,7 +149,7 @@ type world struct {
 }
 
 func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 4)), now: start} //nolint:gosec // a schedule is no secret
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 4)), now: start}
 	w.after = []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute}[w.IntN(3)]
 	for _, c := range []*clock{&w.kcp.clock, &w.syncer.clock, &w.controller.clock, &w.node.clock} {
 		*c = clock{rate: 1 + (w.Float64()-0.5)/100, off: time.Duration(w.IntN(7200)-3600) * time.Second}

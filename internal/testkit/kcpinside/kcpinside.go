@@ -27,12 +27,6 @@ type Server = apitest.Server
 // Option changes the configuration of a kcp before its start.
 type Option = apitest.Option
 
-// Start runs a kcp for one test and stops it when the test ends.
-func Start(tb testing.TB, opts ...Option) *Server {
-	tb.Helper()
-	return apitest.Start(tb, profiled(opts)...)
-}
-
 // RunMain runs the tests, stops the shared kcp if one was started, and returns the exit code.
 // The options are for the shared kcp.
 func RunMain(m *testing.M, opts ...Option) int { return apitest.RunMain(m, profiled(opts)...) }

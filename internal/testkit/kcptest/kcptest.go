@@ -13,7 +13,6 @@ package kcptest
 import (
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"rik.dev/rik/internal/testkit/apiprocess"
@@ -65,16 +64,4 @@ func As(tb testing.TB, s *Server, user string, groups ...string) *rest.Config {
 func AsSyncer(tb testing.TB, s *Server, cluster string) *rest.Config {
 	tb.Helper()
 	return s.AsSyncer(tb, cluster)
-}
-
-// AsSyncerOf connects as the syncer of a Cluster with that UID. The Cluster need not exist.
-func AsSyncerOf(tb testing.TB, s *Server, cluster string, uid types.UID) *rest.Config {
-	tb.Helper()
-	return s.AsSyncerOf(tb, cluster, uid)
-}
-
-// Kubectl runs the real kubectl as the administrator of s; see [served.Server.Kubectl].
-func Kubectl(tb testing.TB, s *Server, input string, args ...string) (string, error) {
-	tb.Helper()
-	return s.Kubectl(tb, input, args...)
 }

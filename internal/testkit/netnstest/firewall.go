@@ -112,7 +112,7 @@ func answers(fd int, messages []message) error {
 			if size < unix.SizeofNlMsghdr+4 || int(size) > len(rest) {
 				return errors.New("an answer is cut off")
 			}
-			code := int32(binary.NativeEndian.Uint32(rest[unix.SizeofNlMsghdr:])) //nolint:gosec // the kernel's errors are negative
+			code := int32(binary.NativeEndian.Uint32(rest[unix.SizeofNlMsghdr:]))
 			if code != 0 {
 				return fmt.Errorf("message %d: %w", sequence, unix.Errno(-code))
 			}

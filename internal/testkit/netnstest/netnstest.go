@@ -69,16 +69,6 @@ func (n *NS) Do(f func()) {
 	f()
 }
 
-// Go is Do in a new goroutine. The test must wait until the channel is closed.
-func (n *NS) Go(f func()) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		n.Do(f)
-	}()
-	return done
-}
-
 // Run runs a program in the namespace and returns its output.
 func (n *NS) Run(name string, arguments ...string) string {
 	n.tb.Helper()

@@ -71,7 +71,7 @@ func Start(tb testing.TB, options Options) *Cluster {
 		tb.Fatal(err)
 	}
 	// Apps pass through it to their own files, as they pass through /run and /var/lib elsewhere.
-	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // nobody may list it
+	if err := os.Chmod(dir, 0o711); err != nil {
 		tb.Fatal(err)
 	}
 	c := &Cluster{Dir: dir, Bin: Bin(tb), tb: tb, options: options, processes: map[string]*Process{}, api: &api{}}

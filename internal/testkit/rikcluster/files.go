@@ -66,7 +66,7 @@ func (c *Cluster) publicDir() string {
 		c.tb.Fatal(err)
 	}
 	c.tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // that is what it is for
+	if err := os.Chmod(dir, 0o755); err != nil {
 		c.tb.Fatal(err)
 	}
 	return dir
@@ -77,7 +77,7 @@ func (c *Cluster) writeTree(dir string, files map[string]ociimage.File) {
 	c.tb.Helper()
 	for name, f := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // for any user
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			c.tb.Fatal(err)
 		}
 		if err := writeEntry(path, f); err != nil {
@@ -89,7 +89,7 @@ func (c *Cluster) writeTree(dir string, files map[string]ociimage.File) {
 func writeEntry(path string, f ociimage.File) error {
 	switch {
 	case f.Dir:
-		return os.MkdirAll(path, 0o755) //nolint:gosec // for any user
+		return os.MkdirAll(path, 0o755)
 	case f.Link != "":
 		return os.Symlink(f.Link, path)
 	case f.Source != "":
@@ -97,9 +97,9 @@ func writeEntry(path string, f ociimage.File) error {
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(path, content, 0o755) //nolint:gosec // a program for any user
+		return os.WriteFile(path, content, 0o755)
 	default:
-		return os.WriteFile(path, f.Content, 0o644) //nolint:gosec // for any user
+		return os.WriteFile(path, f.Content, 0o644)
 	}
 }
 

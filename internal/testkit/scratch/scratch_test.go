@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 func TestKilledProcessLeavesNothingForLong(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv(childEnv, "some-")
-	child := exec.Command(os.Args[0]) //nolint:gosec // this very program
+	child := exec.Command(os.Args[0])
 	out, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -1,17 +1,3 @@
-// Package openapi has the OpenAPI schemas of all types that the server serves. These are types of
-// Kubernetes and of rik.dev.
+// Package openapi has the OpenAPI schemas of the types of rik.dev, and of the types of Kubernetes
+// that they contain.
 package openapi
-
-import (
-	"maps"
-
-	"k8s.io/kube-openapi/pkg/common"
-	kubernetes "k8s.io/kubernetes/pkg/generated/openapi"
-)
-
-// Definitions returns the schemas of all served types, for the server's OpenAPI configuration.
-func Definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
-	all := kubernetes.GetOpenAPIDefinitions(ref)
-	maps.Copy(all, GetOpenAPIDefinitions(ref))
-	return all
-}

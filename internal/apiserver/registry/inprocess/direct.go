@@ -108,26 +108,25 @@ func update(ctx context.Context, i *rikv1alpha1.Instance, info rest.UpdatedObjec
 	return published(out)
 }
 
-// DeleteOptions limit a deletion.
-type DeleteOptions struct {
-	// UID is the UID that the instance must have. Empty means any.
-	UID types.UID
-	// GraceSeconds is the time between SIGTERM and SIGKILL. Nil means that of the instance's
-	// revision. Zero means at once and without the node's confirmation.
-	GraceSeconds *int64
+// Bind stores the node and the status in one write.
+func (d *Instances) Bind(ctx context.Context, i *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	return d.Update(ctx, i)
 }
 
 // Delete marks an instance for deletion and sets its phase to Destroying. The instance stays
 // until its last finalizer is removed. An instance that is already marked changes only if the
 // grace period becomes shorter.
-func (d *Instances) Delete(ctx context.Context, namespace, name string, o DeleteOptions) error {
+//
+// The instance must have the UID; an empty one means any. The grace period is the time between
+// SIGTERM and SIGKILL. Nil means that of the instance's revision. Zero means at once and without
+// the node's confirmation.
+func (d *Instances) Delete(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error {
 	options := &metav1.DeleteOptions{}
-	if o.GraceSeconds != nil {
-		seconds := *o.GraceSeconds
-		options.GracePeriodSeconds = &seconds
+	if graceSeconds != nil {
+		options.GracePeriodSeconds = new(*graceSeconds)
 	}
-	if o.UID != "" {
-		options.Preconditions = &metav1.Preconditions{UID: &o.UID}
+	if uid != "" {
+		options.Preconditions = &metav1.Preconditions{UID: &uid}
 	}
 	_, _, err := d.storage.Whole.Delete(in(ctx, namespace), name, rest.ValidateAllObjectFunc, options)
 	return err

@@ -242,7 +242,7 @@ func TestConditionsFollowTheStatus(t *testing.T) {
 		}
 		since = got[0].LastTransitionTime
 	}
-	if err := f.direct.Delete(t.Context(), "team", i.Name, inprocess.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(t.Context(), "team", i.Name, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	if i, err = f.direct.Get(t.Context(), "team", i.Name); err != nil || i.Status.Conditions[0].Status != metav1.ConditionFalse {
@@ -334,10 +334,10 @@ func TestDeletion(t *testing.T) {
 	f := setup(t, registry.Config{})
 	ctx := t.Context()
 	i := f.create(t, of("web"))
-	if err := f.direct.Delete(ctx, "team", i.Name, inprocess.DeleteOptions{UID: "other"}); !apierrors.IsConflict(err) {
+	if err := f.direct.Delete(ctx, "team", i.Name, "other", nil); !apierrors.IsConflict(err) {
 		t.Errorf("Delete of another UID = %v, want 409", err)
 	}
-	if err := f.direct.Delete(ctx, "team", i.Name, inprocess.DeleteOptions{UID: i.UID}); err != nil {
+	if err := f.direct.Delete(ctx, "team", i.Name, i.UID, nil); err != nil {
 		t.Fatal(err)
 	}
 	marked, err := f.direct.Get(ctx, "team", i.Name)
@@ -345,7 +345,7 @@ func TestDeletion(t *testing.T) {
 		t.Fatalf("marked = %+v, %v, want the revision's grace of 7 s and phase Destroying", marked, err)
 	}
 	version := marked.ResourceVersion
-	if err := f.direct.Delete(ctx, "team", i.Name, inprocess.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(ctx, "team", i.Name, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	if again, err := f.direct.Get(ctx, "team", i.Name); err != nil || again.ResourceVersion != version {
@@ -364,7 +364,7 @@ func TestForcedDeletion(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
 	i := f.create(t, of("web"))
-	if err := f.direct.Delete(t.Context(), "team", i.Name, inprocess.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(t.Context(), "team", i.Name, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	var zero int64
@@ -409,7 +409,7 @@ func TestFault09NamesAreNeverPatterns(t *testing.T) {
 	}
 	i := f.create(t, of("web"))
 	f.create(t, of("web-two"))
-	if err := f.direct.Delete(t.Context(), "team", i.Name, inprocess.DeleteOptions{}); err != nil {
+	if err := f.direct.Delete(t.Context(), "team", i.Name, "", nil); err != nil {
 		t.Fatal(err)
 	}
 	obj, err := f.Instances.Instance.List(f.user, &internalversion.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.workload", "web-two")})

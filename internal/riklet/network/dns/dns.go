@@ -11,7 +11,6 @@ package dns
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -58,21 +57,6 @@ type Server struct {
 	udp      net.PacketConn
 	tcp      net.Listener
 	upstream *upstream
-}
-
-// Listen opens the sockets. With port 0, the kernel chooses one.
-func Listen(ctx context.Context, cfg Config) (*Server, error) {
-	var listen net.ListenConfig
-	udp, err := listen.ListenPacket(ctx, "udp", cfg.Listen.String())
-	if err != nil {
-		return nil, fmt.Errorf("serving DNS at %s: %w", cfg.Listen, err)
-	}
-	// The same port as the kernel chose.
-	tcp, err := listen.Listen(ctx, "tcp", udp.LocalAddr().String())
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("serving DNS at %s: %w", udp.LocalAddr(), err), udp.Close())
-	}
-	return New(cfg, udp, tcp), nil
 }
 
 // New returns a server for open sockets, which then belong to the server.

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -64,7 +65,7 @@ func run(t *testing.T, change func(*Config)) *Server {
 	var err error
 	// The port that is free for UDP may be taken for TCP.
 	for range 20 {
-		if s, err = Listen(t.Context(), cfg); err == nil {
+		if s, err = listen(t.Context(), cfg); err == nil {
 			break
 		}
 	}
@@ -516,9 +517,9 @@ func TestDomainIsNotSet(t *testing.T) {
 func TestTakenAddressIsReported(t *testing.T) {
 	t.Parallel()
 	s := run(t, nil)
-	_, err := Listen(t.Context(), Config{Listen: s.Address(), Snapshot: known})
+	_, err := listen(t.Context(), Config{Listen: s.Address(), Snapshot: known})
 	if err == nil || !strings.Contains(err.Error(), s.Address().String()) {
-		t.Errorf("Listen() at a taken address = %v", err)
+		t.Errorf("listen() at a taken address = %v", err)
 	}
 }
 
@@ -527,7 +528,7 @@ func TestCanceledBeforeRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 {
-		s, err := Listen(t.Context(), Config{Listen: netip.MustParseAddrPort("127.0.0.1:0"), Snapshot: known})
+		s, err := listen(t.Context(), Config{Listen: netip.MustParseAddrPort("127.0.0.1:0"), Snapshot: known})
 		if err != nil {
 			continue
 		}
@@ -535,4 +536,19 @@ func TestCanceledBeforeRun(t *testing.T) {
 			t.Errorf("Run() = %v", err)
 		}
 	}
+}
+
+// listen opens the sockets. With port 0, the kernel chooses one.
+func listen(ctx context.Context, cfg Config) (*Server, error) {
+	var config net.ListenConfig
+	udp, err := config.ListenPacket(ctx, "udp", cfg.Listen.String())
+	if err != nil {
+		return nil, fmt.Errorf("serving DNS at %s: %w", cfg.Listen, err)
+	}
+	// The same port as the kernel chose.
+	tcp, err := config.Listen(ctx, "tcp", udp.LocalAddr().String())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("serving DNS at %s: %w", udp.LocalAddr(), err), udp.Close())
+	}
+	return New(cfg, udp, tcp), nil
 }

@@ -93,14 +93,6 @@ func Find(ctx context.Context) (use, other *Tool, err error) {
 	return byDefault, other, nil
 }
 
-// Open returns the tool of one variant, for a machine that has both.
-func Open(ctx context.Context, v Variant) (*Tool, error) {
-	if v == Legacy {
-		return open(ctx, "iptables-legacy")
-	}
-	return open(ctx, "iptables-nft")
-}
-
 func open(ctx context.Context, name string) (*Tool, error) {
 	t := &Tool{}
 	var err error

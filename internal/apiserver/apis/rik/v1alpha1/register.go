@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
@@ -18,11 +17,6 @@ var (
 	// selectors.
 	AddToScheme = localSchemeBuilder.AddToScheme
 )
-
-// Resource returns a plural resource name with the group. Generated code calls it.
-func Resource(resource string) schema.GroupResource {
-	return SchemeGroupVersion.WithResource(resource).GroupResource()
-}
 
 func addDefaultingFuncs(scheme *runtime.Scheme) error {
 	return RegisterDefaults(scheme)
