@@ -45,7 +45,7 @@ var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "inter
 // Thus engines do not know the runner, or each other.
 var engine = append([]string{
 	"api", "internal/riklet/cgroup", "internal/riklet/instance", "internal/riklet/lifecycle", "internal/riklet/mounts", "internal/riklet/progress",
-	"internal/riklet/runner/command", "internal/riklet/runner/engine", "internal/riklet/runner/spec", "internal/riklet/shim",
+	"internal/riklet/projected", "internal/riklet/runner/command", "internal/riklet/runner/engine", "internal/riklet/runner/spec", "internal/riklet/shim",
 }, small...)
 
 // splitterControllers run the splitter's decisions in a kcp. What decides, and the command line

@@ -2,22 +2,19 @@ package oci
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/mounts"
+	"rik.dev/rik/internal/riklet/projected"
 	"rik.dev/rik/internal/riklet/runner/engine"
 )
 
@@ -100,99 +97,14 @@ func (e *pods) objectVolume(ctx context.Context, in instance.Instance, v rikv1al
 	if err != nil {
 		return err
 	}
-	err = publishFiles(e.dirs.memoryVolume(in.UID, v.Name), files, mode)
+	var all []projected.File
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		all = append(all, projected.File{Path: path, Mode: mode, Data: files[path]})
+	}
+	err = projected.Publish(e.dirs.memoryVolume(in.UID, v.Name), all)
 	if errors.Is(err, unix.ENOSPC) {
 		err = &engine.ConfigError{Err: fmt.Errorf("%w: the ConfigMaps and Secrets that an instance mounts may have %d MiB and %d files together, and need twice the space during an update",
 			err, engine.RunDirBytes>>20, engine.RunDirInodes)}
 	}
 	return err
-}
-
-// publishFiles replaces the files in a directory atomically. It writes them to a new directory
-// and then switches the link "..data" to it with one rename. A reader sees either all old files
-// or all new files.
-func publishFiles(dir string, files map[string][]byte, mode fs.FileMode) error {
-	version := ".." + digest(files, mode)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	old, _ := os.Readlink(filepath.Join(dir, "..data"))
-	if old == version {
-		return nil
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := writeFile(filepath.Join(dir, version, name), files[name], mode); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(filepath.Join(dir, version), 0o755); err != nil {
-		return err
-	}
-	if err := swapLink(version, filepath.Join(dir, "..data")); err != nil {
-		return err
-	}
-	if err := linkNames(dir, files); err != nil {
-		return err
-	}
-	if old != "" && strings.HasPrefix(old, "..") && filepath.IsLocal(old) {
-		return os.RemoveAll(filepath.Join(dir, old))
-	}
-	return nil
-}
-
-func writeFile(path string, data []byte, mode fs.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		return err
-	}
-	return os.Chmod(path, mode)
-}
-
-// linkNames creates the top-level names as links that lead through "..data".
-func linkNames(dir string, files map[string][]byte) error {
-	wanted := map[string]bool{}
-	for name := range files {
-		top, _, _ := strings.Cut(name, "/")
-		wanted[top] = true
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "..") && !wanted[e.Name()] {
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	for name := range wanted {
-		if err := swapLink(filepath.Join("..data", name), filepath.Join(dir, name)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func swapLink(target, path string) error {
-	next := filepath.Join(filepath.Dir(path), "..new-"+filepath.Base(path))
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(target, next); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
-}
-
-func digest(files map[string][]byte, mode fs.FileMode) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%o\n", mode)
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintf(h, "%d %s %d ", len(name), name, len(files[name]))
-		h.Write(files[name])
-	}
-	return hex.EncodeToString(h.Sum(nil))[:32]
 }
