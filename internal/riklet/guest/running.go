@@ -32,11 +32,11 @@ func (c *client) Run(ctx context.Context, p Process, s Streams) (Running, error)
 	go func() {
 		defer close(r.done)
 		r.exit, r.err = drain(conn, s)
-		stop()
-		_ = conn.Close()
-		if r.err != nil && ctx.Err() != nil {
-			r.err = context.Cause(ctx)
+		if !stop() {
+			// The context ended first. If an exit arrived, it is that of the kill.
+			r.exit, r.err = Exit{}, context.Cause(ctx)
 		}
+		_ = conn.Close()
 	}()
 	return r, nil
 }

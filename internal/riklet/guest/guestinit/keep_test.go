@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,55 +14,6 @@ import (
 	"rik.dev/rik/internal/riklet/guest/guestinit"
 )
 
-// stage is a Machine whose processes are simulated by the test.
-type stage struct {
-	guestinit.Machine // only the methods below are called
-
-	mu      sync.Mutex
-	started map[string]*process
-}
-
-// process is a simulated process, controlled by the test.
-type process struct {
-	out  *os.File
-	once sync.Once
-	done chan struct{}
-	code int
-}
-
-func (a *process) exit(code int) {
-	a.once.Do(func() {
-		a.code = code
-		_ = a.out.Close()
-		close(a.done)
-	})
-}
-
-func (s *stage) Thaw(guest.Identity) error { return nil }
-
-func (s *stage) Start(p guest.Process, _ bool) (*guestinit.Child, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	a := &process{out: w, done: make(chan struct{})}
-	s.mu.Lock()
-	s.started[strings.Join(append([]string{p.Container}, p.Argv...), " ")] = a
-	s.mu.Unlock()
-	return &guestinit.Child{
-		PID: 7, Stdout: r,
-		Signal: func(int) error { return nil },
-		Kill:   func() { a.exit(137) },
-		Wait:   func() guest.Exit { <-a.done; return guest.Exit{Code: a.code} },
-	}, nil
-}
-
-func (s *stage) process(name string) *process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.started[name]
-}
-
 // fakeServer is a server whose sessions the test can start and end.
 type fakeServer struct {
 	*testing.T
@@ -72,7 +22,7 @@ type fakeServer struct {
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
-	s := &stage{started: map[string]*process{}}
+	s := newStage()
 	return &fakeServer{T: t, stage: s, server: guestinit.NewServer(s, t.Logf)}
 }
 
