@@ -12,7 +12,6 @@ import (
 //
 // Each answer moves the proof to the time at which its challenge was set.
 type Lease struct {
-	challenge, answer string
 	// own holds the last two challenges that this process set, with times of a monotonic clock.
 	own [2]own
 	// proven is the latest time after which the kcp was reachable. Zero means never.
@@ -28,7 +27,6 @@ type own struct {
 // That is so if there is none, if it was answered, or if another process set it, so that the
 // next one uses this process's clock.
 func (l *Lease) Observe(challenge, answer string, now time.Time) (due bool) {
-	l.challenge, l.answer = challenge, answer
 	// A time in the future proves nothing: the clock was set back, and the age of the answer is
 	// not known.
 	if at, ok := l.setAt(answer); ok && !at.After(now) && at.After(l.proven) {

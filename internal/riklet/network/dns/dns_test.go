@@ -61,17 +61,7 @@ func run(t *testing.T, change func(*Config)) *Server {
 	if change != nil {
 		change(&cfg)
 	}
-	var s *Server
-	var err error
-	// The port that is free for UDP may be taken for TCP.
-	for range 20 {
-		if s, err = listen(t.Context(), cfg); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := open(t, cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -528,14 +518,38 @@ func TestCanceledBeforeRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 20 {
-		s, err := listen(t.Context(), Config{Listen: netip.MustParseAddrPort("127.0.0.1:0"), Snapshot: known})
-		if err != nil {
-			continue
+		s := open(t, Config{Listen: netip.MustParseAddrPort("127.0.0.1:0"), Snapshot: known})
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run() = %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("Run() does not return")
 		}
-		if err := s.Run(ctx); err != nil {
-			t.Errorf("Run() = %v", err)
+		_, udp := s.udp.WriteTo(nil, s.udp.LocalAddr())
+		_, tcp := s.tcp.Accept()
+		if !errors.Is(udp, net.ErrClosed) || !errors.Is(tcp, net.ErrClosed) {
+			t.Errorf("after Run() the sockets return %v and %v, want that they are closed", udp, tcp)
 		}
 	}
+}
+
+// open returns a server on a port that the kernel chooses.
+func open(t *testing.T, cfg Config) *Server {
+	t.Helper()
+	var s *Server
+	var err error
+	// The port that is free for UDP may be taken for TCP.
+	for range 20 {
+		if s, err = listen(t.Context(), cfg); err == nil {
+			return s
+		}
+	}
+	t.Fatal(err)
+	return nil
 }
 
 // listen opens the sockets. With port 0, the kernel chooses one.
