@@ -92,7 +92,7 @@ func (c *Lock) lockAll(p Places) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(layout.Dir(p.CgroupParent), 0o755); err != nil { //nolint:gosec // the usual mode of a cgroup
+	if err := os.MkdirAll(layout.Dir(p.CgroupParent), 0o755); err != nil {
 		return fmt.Errorf("creating the cgroup of the instances: %w", err)
 	}
 	if err := c.lockAndMark(cgroupOf(layout, p.CgroupParent), me); err != nil {

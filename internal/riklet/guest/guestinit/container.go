@@ -167,7 +167,7 @@ func (k *Kernel) launch(o order, cgroup string, stdin bool) (*Child, error) {
 		return nil, err
 	}
 	defer ends.closeChildEnds()
-	group, err := os.Open(cgroup) //nolint:gosec // our own
+	group, err := os.Open(cgroup)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the container has ended: %w", err), ends.closeParentEnds())
 	}

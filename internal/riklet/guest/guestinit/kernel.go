@@ -135,7 +135,7 @@ func addEntropy(seed []byte) error {
 	pool := struct { // struct rand_pool_info of linux/random.h
 		bits, size int32
 		data       [maxEntropy]byte
-	}{bits: int32(len(seed)) * 8, size: int32(len(seed))} //nolint:gosec // at most maxEntropy
+	}{bits: int32(len(seed)) * 8, size: int32(len(seed))}
 	copy(pool.data[:], seed)
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&pool))); errno != 0 {
 		return fmt.Errorf("adding entropy: %w", errno)

@@ -136,7 +136,7 @@ func checkSnapshotSpace(dir string, memoryBytes int64) error {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return fmt.Errorf("reading the size of the file system of %s: %w", dir, err)
 	}
-	return checkSpace(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes) //nolint:gosec // sizes of a disk
+	return checkSpace(int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize, memoryBytes)
 }
 
 func checkSpace(free, size, memoryBytes int64) error {
