@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -96,12 +97,8 @@ type Config struct {
 
 // withDefaults replaces empty fields with their defaults.
 func (c Config) withDefaults() Config {
-	if c.ClusterName == "" {
-		c.ClusterName = DefaultClusterName
-	}
-	if c.Profile == "" {
-		c.Profile = ProfileCluster
-	}
+	c.ClusterName = cmp.Or(c.ClusterName, DefaultClusterName)
+	c.Profile = cmp.Or(c.Profile, ProfileCluster)
 	if c.Connections == nil {
 		c.Connections = listener.NewConnections(listener.Budget{}, c.Logger)
 	}

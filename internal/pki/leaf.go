@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -59,9 +60,7 @@ func NewLeaf(ctx context.Context, cfg LeafConfig) (*Leaf, error) {
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("a leaf certificate needs a file for the certificate and a file for the key, or neither")
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	l := &Leaf{cfg: cfg}
 	if cfg.CertFile != "" {
 		loaded, err := l.load()

@@ -7,6 +7,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,12 +69,8 @@ type Queue[K comparable] struct {
 // New returns a queue that calls work. Keys that are added before Run wait for Run.
 func New[K comparable](o Options, work Func[K]) *Queue[K] {
 	o.Workers = max(o.Workers, 1)
-	if o.MinBackoff == 0 {
-		o.MinBackoff = DefaultMinBackoff
-	}
-	if o.MaxBackoff == 0 {
-		o.MaxBackoff = DefaultMaxBackoff
-	}
+	o.MinBackoff = cmp.Or(o.MinBackoff, DefaultMinBackoff)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, DefaultMaxBackoff)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

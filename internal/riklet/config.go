@@ -1,6 +1,7 @@
 package riklet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -255,17 +256,9 @@ func (c *Config) ValidateNode() []error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.StateDir == "" {
-		c.StateDir = DefaultStateDir
-	}
-	if c.RunDir == "" {
-		c.RunDir = DefaultRunDir
-	}
-	if c.MetricsInterval == 0 {
-		c.MetricsInterval = monitor.DefaultInterval
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.StateDir = cmp.Or(c.StateDir, DefaultStateDir)
+	c.RunDir = cmp.Or(c.RunDir, DefaultRunDir)
+	c.MetricsInterval = cmp.Or(c.MetricsInterval, monitor.DefaultInterval)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return c
 }

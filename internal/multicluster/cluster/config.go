@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,9 +97,7 @@ func (c Config) withDefaults() Config {
 	orElse(&c.PollInterval, DefaultPollInterval)
 	orElse(&c.ProbeInterval, DefaultProbeInterval)
 	orElse(&c.HeartbeatTimeout, DefaultHeartbeatTimeout)
-	if c.Mode == "" {
-		c.Mode = workloadv1alpha1.SyncNone
-	}
+	c.Mode = cmp.Or(c.Mode, workloadv1alpha1.SyncNone)
 	if len(c.ResourcesToSync) == 0 {
 		c.ResourcesToSync = []string{DefaultResource}
 	}

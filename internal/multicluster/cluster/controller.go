@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -100,9 +101,7 @@ func (c *Controller) connect() error {
 	// Types that a CRD serves support only JSON. The number of workers limits the requests.
 	c.upstream.ContentType, c.upstream.AcceptContentTypes = "application/json", "application/json"
 	c.upstream.QPS, c.upstream.Burst = -1, -1
-	if c.upstream.UserAgent == "" {
-		c.upstream.UserAgent = fieldManager
-	}
+	c.upstream.UserAgent = cmp.Or(c.upstream.UserAgent, fieldManager)
 	http, err := rest.HTTPClientFor(c.upstream)
 	if err != nil {
 		return err

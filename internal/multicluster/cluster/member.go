@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -174,9 +175,7 @@ func (m *member) note(now probe) bool {
 	m.mu.Lock()
 	before := m.seen.probe
 	m.seen.probe = now
-	if m.seen.pinned == "" {
-		m.seen.pinned = now.uid
-	}
+	m.seen.pinned = cmp.Or(m.seen.pinned, now.uid)
 	mine := m.seen.pinned == now.uid && now.uid != m.kcp
 	m.mu.Unlock()
 	if !sameProbe(before, now) {

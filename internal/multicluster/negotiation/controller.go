@@ -1,6 +1,7 @@
 package negotiation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,15 +119,9 @@ func New(c Config) (*Controller, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuring negotiation: %w", err)
 	}
-	if c.Workers == 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.Recheck == 0 {
-		c.Recheck = DefaultRecheck
-	}
-	if c.Refresh == 0 {
-		c.Refresh = DefaultRefresh
-	}
+	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
+	c.Recheck = cmp.Or(c.Recheck, DefaultRecheck)
+	c.Refresh = cmp.Or(c.Refresh, DefaultRefresh)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

@@ -1,6 +1,7 @@
 package splitter
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -68,12 +69,8 @@ func NewPolicy(p workloadv1alpha1.PlacementPolicy, kind workloadv1alpha1.Divisio
 		clusters: labels.Everything(), notClusters: labels.Nothing(),
 		grace: DefaultGracePeriod, interval: DefaultMoveInterval,
 	}
-	if out.divide == "" {
-		out.divide = kind
-	}
-	if out.strategy == "" {
-		out.strategy = workloadv1alpha1.StrategyEven
-	}
+	out.divide = cmp.Or(out.divide, kind)
+	out.strategy = cmp.Or(out.strategy, workloadv1alpha1.StrategyEven)
 	out.weights = make(map[string]uint64, len(p.Weights))
 	for _, w := range p.Weights {
 		out.weights[w.Cluster] = uint64(max(w.Weight, 0))

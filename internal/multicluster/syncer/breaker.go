@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,15 +48,9 @@ func (l *DeleteLimit) Validate() error {
 }
 
 func (l *DeleteLimit) setDefaults() {
-	if l.Count == 0 {
-		l.Count = DefaultDeleteCount
-	}
-	if l.Fraction == 0 {
-		l.Fraction = DefaultDeleteFraction
-	}
-	if l.Window == 0 {
-		l.Window = DefaultDeleteWindow
-	}
+	l.Count = cmp.Or(l.Count, DefaultDeleteCount)
+	l.Fraction = cmp.Or(l.Fraction, DefaultDeleteFraction)
+	l.Window = cmp.Or(l.Window, DefaultDeleteWindow)
 }
 
 // allows returns the limit of one namespace. It is at least 1.

@@ -1,6 +1,7 @@
 package syncer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -370,8 +371,6 @@ func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Cond
 	default:
 		return meta.FindStatusCondition(before, c.Type).DeepCopy()
 	}
-	if c.Message == "" {
-		c.Message = "The syncer checks it again."
-	}
+	c.Message = cmp.Or(c.Message, "The syncer checks it again.")
 	return c
 }

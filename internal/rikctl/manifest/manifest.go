@@ -6,6 +6,7 @@ package manifest
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -162,9 +163,7 @@ func DecodeWorkload(d Document, namespace string) (*rikv1alpha1.Workload, error)
 		return nil, clierror.InvalidError{Source: d.Source, Err: fmt.Errorf("kind: %s is not a Workload; \"rikctl apply -f\" accepts any kind",
 			obj.GetObjectKind().GroupVersionKind().Kind)}
 	}
-	if w.Namespace == "" {
-		w.Namespace = namespace
-	}
+	w.Namespace = cmp.Or(w.Namespace, namespace)
 	return w, nil
 }
 

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -87,9 +88,7 @@ func New(cfg Config) (*Dir, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	cfg.Limits = cfg.Limits.Or(defaults)
 	s, err := dircache.Open(cfg.Root, cfg.Logger)
 	if err != nil {

@@ -8,6 +8,7 @@ package cgroup
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,9 +75,7 @@ func parse(r io.Reader) (Layout, error) {
 		}
 		switch mountPoint := fields[4]; tail[0] {
 		case "cgroup2":
-			if layout.Unified == "" {
-				layout.Unified = mountPoint
-			}
+			layout.Unified = cmp.Or(layout.Unified, mountPoint)
 		case "cgroup":
 			for option := range strings.SplitSeq(tail[2], ",") {
 				if slices.Contains(known, option) && layout.V1[option] == "" {

@@ -8,6 +8,7 @@
 package join
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
@@ -127,9 +128,7 @@ func Open(cfg Config) (*Identity, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	i := &Identity{cfg: cfg}
 	kept, err := load(i.path())
 	if err != nil {

@@ -5,6 +5,7 @@
 package monitor
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math"
@@ -73,9 +74,7 @@ func New(cfg Config) *Monitor {
 	if cfg.Interval <= 0 {
 		cfg.Interval = DefaultInterval
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	return &Monitor{cfg: cfg, last: map[string]instance.Usage{}}
 }
 

@@ -107,12 +107,8 @@ var _ instance.Network = (*Node)(nil)
 // Open acquires the network of this machine. Nothing changes before Run. Close releases the
 // network.
 func Open(ctx context.Context, cfg Config) (*Node, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.Resolver == "" {
-		cfg.Resolver = resolver
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	cfg.Resolver = cmp.Or(cfg.Resolver, resolver)
 	n := &Node{cfg: cfg, look: wakeup.New(), rules: wakeup.New(), news: wakeup.New(), facts: proxy.Facts{Node: cfg.Node}}
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(err, n.Close())

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +22,7 @@ func Purge(ctx context.Context, cfg Config) error {
 	if _, err := os.Stat(cfg.Dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	lock, err := lock(ctx)
 	if err != nil {
 		return fmt.Errorf("removing the node's network: %w", err)

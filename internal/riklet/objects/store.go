@@ -87,9 +87,7 @@ type answer struct {
 
 // New opens the store and creates its directory.
 func New(cfg Config) (*Store, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Changed == nil {
 		cfg.Changed = func() {}
 	}

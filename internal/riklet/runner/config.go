@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,24 +129,16 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Resolver == "" {
-		c.Resolver = "/etc/resolv.conf"
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	c.Resolver = cmp.Or(c.Resolver, "/etc/resolv.conf")
 	if c.Dial == nil {
 		c.Dial = (&net.Dialer{}).DialContext
 	}
 	if c.Clock == nil {
 		c.Clock = systemClock{}
 	}
-	if c.Runc == "" {
-		c.Runc = oci.DefaultRuntime
-	}
-	if c.CgroupParent == "" {
-		c.CgroupParent = DefaultCgroupParent
-	}
+	c.Runc = cmp.Or(c.Runc, oci.DefaultRuntime)
+	c.CgroupParent = cmp.Or(c.CgroupParent, DefaultCgroupParent)
 	if c.StartsAtOnce <= 0 {
 		c.StartsAtOnce = startsPerProcessor * runtime.NumCPU()
 	}

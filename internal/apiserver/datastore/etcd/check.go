@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -177,9 +178,7 @@ func (l *writeAheadLog) take(decoder wal.Decoder, record *walpb.Record) error {
 		if err := entry.Unmarshal(record.Data); err != nil {
 			return err
 		}
-		if l.first == 0 {
-			l.first = entry.Index
-		}
+		l.first = cmp.Or(l.first, entry.Index)
 		l.last = entry.Index
 	case snapshotRecord:
 		var s walpb.Snapshot

@@ -1,6 +1,7 @@
 package kine
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -63,9 +64,7 @@ func openMySQL(cfg Config) (*sql.DB, error) {
 	if secure {
 		config.TLSConfig = "kine" // registered by kine
 	}
-	if config.DBName == "" {
-		config.DBName = mysqlDatabase
-	}
+	config.DBName = cmp.Or(config.DBName, mysqlDatabase)
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to MySQL: %w", err)

@@ -2,6 +2,7 @@ package strategic
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"maps"
 	"net/http"
@@ -32,9 +33,7 @@ func (a *answer) Header() http.Header { return a.header }
 
 // WriteHeader implements http.ResponseWriter.
 func (a *answer) WriteHeader(code int) {
-	if a.code == 0 {
-		a.code = code
-	}
+	a.code = cmp.Or(a.code, code)
 }
 
 // Write implements http.ResponseWriter.

@@ -161,9 +161,7 @@ func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectI
 			return i, r.stamp(ctx, i, options.DryRun)
 		}
 		// Fields that the server set are kept when a manifest without them is applied again.
-		if i.Spec.Revision == "" {
-			i.Spec.Revision = before.Spec.Revision
-		}
+		i.Spec.Revision = cmp.Or(i.Spec.Revision, before.Spec.Revision)
 		if i.Spec.NodeName == "" {
 			i.Spec.NodeName = before.Spec.NodeName
 		} else if i.Spec.NodeName != before.Spec.NodeName && !controls(ctx) {

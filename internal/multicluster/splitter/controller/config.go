@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -80,12 +81,8 @@ func ValidateTypes(names []string) error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Workers == 0 {
-		c.Workers = DefaultWorkers
-	}
-	if c.ReleaseDelay == 0 {
-		c.ReleaseDelay = DefaultReleaseDelay
-	}
+	c.Workers = cmp.Or(c.Workers, DefaultWorkers)
+	c.ReleaseDelay = cmp.Or(c.ReleaseDelay, DefaultReleaseDelay)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

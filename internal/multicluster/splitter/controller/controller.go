@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -90,9 +91,7 @@ func (c *Controller) connect() error {
 	// Types that a CRD serves support only JSON. The number of workers limits the requests.
 	upstream.ContentType, upstream.AcceptContentTypes = "application/json", "application/json"
 	upstream.QPS, upstream.Burst = -1, -1
-	if upstream.UserAgent == "" {
-		upstream.UserAgent = fieldManager
-	}
+	upstream.UserAgent = cmp.Or(upstream.UserAgent, fieldManager)
 	http, err := rest.HTTPClientFor(upstream)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package guestinit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -128,12 +129,8 @@ func (k *Kernel) startExec(p guest.Process, stdin bool) (*Child, error) {
 	}
 	p.Env = withDefaults(of.process.Env, p.Env)
 	p.Capabilities, p.NewPrivs = of.process.Capabilities, of.process.NewPrivs
-	if p.User == "" {
-		p.User = of.process.User
-	}
-	if p.Dir == "" {
-		p.Dir = of.process.Dir
-	}
+	p.User = cmp.Or(p.User, of.process.User)
+	p.Dir = cmp.Or(p.Dir, of.process.Dir)
 	child, err := k.launch(order{Process: p, Join: of.pid}, of.cgroup, stdin)
 	if err != nil {
 		return nil, err

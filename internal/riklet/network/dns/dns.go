@@ -9,6 +9,7 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,9 +62,7 @@ type Server struct {
 
 // New returns a server for open sockets, which then belong to the server.
 func New(cfg Config, udp net.PacketConn, tcp net.Listener) *Server {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	s := &Server{cfg: cfg, udp: udp, tcp: tcp}
 	s.upstream = newUpstream(cfg, s.Address())
 	return s

@@ -1,6 +1,7 @@
 package netmap
 
 import (
+	"cmp"
 	"log/slog"
 	"maps"
 	"sync"
@@ -51,9 +52,7 @@ type seen struct {
 // Open returns a store with the saved netmap. A file that cannot be read counts as empty, because
 // the controller sends everything again.
 func Open(cfg Config) *Store {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	t := &Store{
 		cfg: cfg, peers: map[string]Peer{}, services: map[ServiceKey]Service{},
 		endpoints: map[ServiceKey]map[string]Endpoint{}, home: map[string]ServiceKey{},

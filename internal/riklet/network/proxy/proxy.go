@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,15 +100,9 @@ func New(config Config) (*Proxy, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if config.Interval == 0 {
-		config.Interval = DefaultInterval
-	}
-	if config.Coalesce == 0 {
-		config.Coalesce = DefaultCoalesce
-	}
-	if config.DrainPeriod == 0 {
-		config.DrainPeriod = DefaultDrainPeriod
-	}
+	config.Interval = cmp.Or(config.Interval, DefaultInterval)
+	config.Coalesce = cmp.Or(config.Coalesce, DefaultCoalesce)
+	config.DrainPeriod = cmp.Or(config.DrainPeriod, DefaultDrainPeriod)
 	return &Proxy{config: config, localnet: newLocalnet(sysctls), drains: drains{}}, nil
 }
 

@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -68,15 +69,9 @@ const (
 
 // NewNames returns a check that starts with the result of an earlier one, and reports that result.
 func NewNames(cfg NamesConfig) *Names {
-	if cfg.Interval == 0 {
-		cfg.Interval = Interval
-	}
-	if cfg.Silence == 0 {
-		cfg.Silence = Silence
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Interval = cmp.Or(cfg.Interval, Interval)
+	cfg.Silence = cmp.Or(cfg.Silence, Silence)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	n := &Names{cfg: cfg, memory: remembered(cfg.Path, namesUnchecked, cfg.Logger), wake: wakeup.New()}
 	cfg.Notified(n.memory.Trouble)
 	return n

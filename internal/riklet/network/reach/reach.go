@@ -22,6 +22,7 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -149,15 +150,9 @@ func NewBetweenInstances(cfg Config) *Checker {
 }
 
 func newChecker(cfg Config, k kind) *Checker {
-	if cfg.Interval == 0 {
-		cfg.Interval = Interval
-	}
-	if cfg.Silence == 0 {
-		cfg.Silence = Silence
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Interval = cmp.Or(cfg.Interval, Interval)
+	cfg.Silence = cmp.Or(cfg.Silence, Silence)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	c := &Checker{cfg: cfg, kind: k, all: map[string]*seen{}, wake: wakeup.New()}
 	c.memory = remembered(cfg.Path, unchecked, cfg.Logger)
 	c.cfg.Notified(c.memory.Trouble)

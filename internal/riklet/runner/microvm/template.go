@@ -1,6 +1,7 @@
 package microvm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -58,9 +59,7 @@ type vmSize struct {
 func sizeOf(t rikv1alpha1.InstanceTemplate) vmSize {
 	m := t.Machine()
 	s := vmSize{vcpus: m.CPUs, memory: max(m.MemoryBytes, vmm.MinMemory) >> 20 << 20, disk: m.DiskBytes}
-	if s.disk == 0 {
-		s.disk = defaultVMDisk
-	}
+	s.disk = cmp.Or(s.disk, defaultVMDisk)
 	s.disk = max(s.disk, disk.MinWritable)
 	for _, c := range t.Processes() {
 		limit := c.Resources.Limits.MilliCPU()
@@ -129,9 +128,7 @@ func guestProcess(t rikv1alpha1.InstanceTemplate, c rikv1alpha1.Container, root 
 		Root: root.Disk, ReadOnlyRoot: security.ReadOnlyRootFilesystem, Capabilities: capabilities, NewPrivs: security.Privileged, NonRoot: security.RunAsNonRoot,
 		MemoryBytes: c.Resources.Limits.Bytes(rikv1alpha1.ResourceMemory), MilliCPU: c.Resources.Limits.MilliCPU(), PIDs: pids,
 	}
-	if p.User == "" {
-		p.User = image.User
-	}
+	p.User = cmp.Or(p.User, image.User)
 	p.Mounts, err = guestMounts(t, c)
 	return p, err
 }

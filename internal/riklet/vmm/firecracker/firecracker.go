@@ -10,6 +10,7 @@ package firecracker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,9 +75,7 @@ func New(c Config) (*Driver, error) {
 	if c.JailDir != "" && !filepath.IsAbs(c.JailDir) {
 		return nil, fmt.Errorf("the directory of jails, %q, is not an absolute path", c.JailDir)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return &Driver{config: c}, nil
 }
 

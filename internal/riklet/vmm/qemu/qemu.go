@@ -11,6 +11,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,15 +67,11 @@ var _ vmm.Driver = (*Driver)(nil)
 
 // New returns a driver. It does not search or run any program yet.
 func New(c Config) (*Driver, error) {
-	if c.Binary == "" {
-		c.Binary = DefaultBinary
-	}
+	c.Binary = cmp.Or(c.Binary, DefaultBinary)
 	if c.Accelerator != "" && c.Accelerator != KVM && c.Accelerator != TCG {
 		return nil, fmt.Errorf("the accelerator %q is not %q or %q", c.Accelerator, KVM, TCG)
 	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	return &Driver{config: c}, nil
 }
 

@@ -7,6 +7,7 @@
 package vmmtest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,7 @@ type suite struct {
 
 // Run runs the suite. As root, every VMM runs as a different user; otherwise as the caller.
 func Run(t *testing.T, c Config) {
-	if c.Timeout == 0 {
-		c.Timeout = time.Minute
-	}
+	c.Timeout = cmp.Or(c.Timeout, time.Minute)
 	s := &suite{Config: c}
 	s.probe(t)
 	for _, test := range []struct {

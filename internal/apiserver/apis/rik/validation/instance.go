@@ -1,6 +1,8 @@
 package validation
 
 import (
+	"cmp"
+
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -32,9 +34,7 @@ func Instance(i *rik.Instance) field.ErrorList {
 func InstanceUpdate(i, old *rik.Instance) field.ErrorList {
 	errs := apivalidation.ValidateObjectMetaUpdate(&i.ObjectMeta, &old.ObjectMeta, metadata)
 	allowed := old.Spec
-	if allowed.NodeName == "" {
-		allowed.NodeName = i.Spec.NodeName
-	}
+	allowed.NodeName = cmp.Or(allowed.NodeName, i.Spec.NodeName)
 	if i.Spec != allowed {
 		at := specPath
 		if i.Spec.NodeName != allowed.NodeName {

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,7 @@ func open(ctx context.Context, req wire.Request, budget *layer.Budget, m *meter)
 		DockerRegistryUserAgent:  "rik",
 		AuthFilePath:             req.AuthFile,
 	}
-	if sys.AuthFilePath == "" {
-		sys.AuthFilePath = noAuthFile
-	}
+	sys.AuthFilePath = cmp.Or(sys.AuthFilePath, noAuthFile)
 	if req.RegistriesConf != "" {
 		sys.SystemRegistriesConfPath = req.RegistriesConf
 		sys.SystemRegistriesConfDirPath = req.RegistriesConf + ".d"
