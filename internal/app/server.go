@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	"rik.dev/rik/internal/apiserver"
@@ -27,7 +26,6 @@ import (
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/nodeapi"
-	"rik.dev/rik/internal/controller/store"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -148,12 +146,9 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 	if err != nil {
 		return err
 	}
-	instances := inprocess.NewInstances(p.api.Stores().Instances)
 	p.controller, err = controller.New(controller.Config{
-		RestConfig: p.api.LoopbackConfig(),
-		Instances: store.OverWriter(instances, func(ctx context.Context, namespace, name string, uid types.UID, graceSeconds *int64) error {
-			return instances.Delete(ctx, namespace, name, inprocess.DeleteOptions{UID: uid, GraceSeconds: graceSeconds})
-		}),
+		RestConfig:      p.api.LoopbackConfig(),
+		Instances:       inprocess.NewInstances(p.api.Stores().Instances),
 		SchedulerDial:   scheduler,
 		Identity:        identity,
 		LeaderElection:  p.settings.LeaderElection,
