@@ -63,13 +63,13 @@ func (k *controlPlane) join(below *kube.Cluster, seen *observer, names []string)
 	for _, name := range names {
 		k.register(name, below.Kubeconfig())
 	}
-	sights := make([]sight, len(names))
+	sights := make([]sample, len(names))
 	for i, name := range names {
 		poll(k.b, 250*time.Millisecond, name+" to carry", func() bool { return carries(k.cluster(name), "configmaps", "deployments.apps") })
 		o := object(configMapType, "ConfigMap", "team", name)
 		o.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: name, syncLabel: "1"})
 		k.create(configMapType, o)
-		sights[i] = sight{name, "1"}
+		sights[i] = sample{name, "1"}
 	}
 	seen.await("an object in every cluster", sights)
 }
@@ -88,7 +88,7 @@ func (k *controlPlane) footprint() footprint {
 	for i := range looks {
 		settle(lookInterval)
 		const heap, goroutines = "go_memstats_heap_alloc_bytes", "go_goroutines"
-		reported := k.tells(heap, goroutines)
+		reported := k.metricValues(heap, goroutines)
 		now := footprint{resident: read(k.b, k.pid).resident, heap: reported[heap] / (1 << 20), goroutines: reported[goroutines]}
 		if i == 0 {
 			least = now

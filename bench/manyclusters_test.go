@@ -123,8 +123,8 @@ func (k *controlPlane) metrics() string {
 	return string(raw)
 }
 
-// tells returns the values of metrics of the kcp, by names without labels.
-func (k *controlPlane) tells(names ...string) map[string]float64 {
+// metricValues returns the values of metrics of the kcp, by names without labels.
+func (k *controlPlane) metricValues(names ...string) map[string]float64 {
 	k.b.Helper()
 	found := map[string]float64{}
 	for line := range strings.Lines(k.metrics()) {
@@ -158,17 +158,17 @@ type observer struct {
 
 	mu sync.Mutex
 	// mu guards the following fields.
-	at     map[sight]time.Time
-	wanted map[sight]bool
+	at     map[sample]time.Time
+	wanted map[sample]bool
 	done   chan struct{}
 }
 
-// sight is an object with a value of the label.
-type sight struct{ name, value string }
+// sample is an object with a value of the label.
+type sample struct{ name, value string }
 
 func observe(b *testing.B, config *rest.Config, resource schema.GroupVersionResource, label string) *observer {
 	b.Helper()
-	o := &observer{b: b, label: label, at: map[sight]time.Time{}}
+	o := &observer{b: b, label: label, at: map[sample]time.Time{}}
 	informer := dynamicinformer.NewFilteredDynamicInformer(dynamic.NewForConfigOrDie(config), resource, metav1.NamespaceAll, 0, cache.Indexers{},
 		func(options *metav1.ListOptions) { options.LabelSelector = label }).Informer()
 	runInformer(b, informer, cache.ResourceEventHandlerFuncs{
@@ -199,7 +199,7 @@ func (o *observer) note(seen any, now time.Time) {
 	if !ok {
 		return
 	}
-	s := sight{u.GetName(), u.GetLabels()[o.label]}
+	s := sample{u.GetName(), u.GetLabels()[o.label]}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, known := o.at[s]; known {
@@ -213,11 +213,11 @@ func (o *observer) note(seen any, now time.Time) {
 }
 
 // await waits until all of these were seen, and returns when each was first seen.
-func (o *observer) await(what string, wanted []sight) []time.Time {
+func (o *observer) await(what string, wanted []sample) []time.Time {
 	o.b.Helper()
 	done := make(chan struct{})
 	o.mu.Lock()
-	o.wanted = map[sight]bool{}
+	o.wanted = map[sample]bool{}
 	for _, s := range wanted {
 		if _, known := o.at[s]; !known {
 			o.wanted[s] = true

@@ -25,8 +25,8 @@ import (
 // exposures is how often an instance is made reachable.
 const exposures = 20
 
-// doorway returns a Workload that answers HTTP at a node port and runs on one node.
-func doorway(name, image, node string, port int32) *rikv1alpha1.Workload {
+// nodePortWorkload returns a Workload that answers HTTP at a node port and runs on one node.
+func nodePortWorkload(name, image, node string, port int32) *rikv1alpha1.Workload {
 	one, grace := int32(1), int64(2)
 	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	w.Spec.Kind = rikv1alpha1.KindPod
@@ -74,7 +74,7 @@ func BenchmarkReachable(b *testing.B) {
 		for i := range exposures {
 			name := fmt.Sprintf("reached-%d-%d", b.N, i)
 			port := int32(30100 + i)
-			w := doorway(name, image, "node-1", port)
+			w := nodePortWorkload(name, image, "node-1", port)
 			if err := api.Create(b.Context(), w); err != nil {
 				b.Fatal(err)
 			}

@@ -27,7 +27,7 @@ const (
 func BenchmarkSessions(b *testing.B) {
 	begin(b)
 	c := rikcluster.Start(b, rikcluster.Options{Split: true})
-	s := talkative(b, c)
+	s := newLogWriter(b, c)
 	b.ResetTimer()
 	for range b.N {
 		var took []time.Duration
@@ -46,15 +46,15 @@ func BenchmarkSessions(b *testing.B) {
 	b.Logf("load at the end: %s", load())
 }
 
-// talker is an instance that has written a long log.
-type talker struct {
+// logWriter is an instance that has written a long log.
+type logWriter struct {
 	b     *testing.B
 	c     *rikcluster.Cluster
 	name  string
 	bytes int64
 }
 
-func talkative(b *testing.B, c *rikcluster.Cluster) *talker {
+func newLogWriter(b *testing.B, c *rikcluster.Cluster) *logWriter {
 	b.Helper()
 	script := fmt.Sprintf(`yes "$(printf '%%099d' 0)" | head -n %d; exec sleep 3600`, lines)
 	if out := c.RikctlInput(rikcluster.Manifest("talker", c.Busybox(), script, ""), "create", "workload", "-f", "-"); out.Code != 0 {
@@ -63,7 +63,7 @@ func talkative(b *testing.B, c *rikcluster.Cluster) *talker {
 	c.Rikctl("create", "instance", "-w", "talker")
 	c.Rikctl("wait", "--for=condition=Ready", "instance", "-l", "rik.dev/workload=talker", "--timeout=230s")
 	name := strings.TrimSpace(c.Rikctl("get", "instances", "-o", "name"))
-	s := &talker{b: b, c: c, name: name[strings.LastIndex(name, "/")+1:]}
+	s := &logWriter{b: b, c: c, name: name[strings.LastIndex(name, "/")+1:]}
 	c.Eventually(func() error {
 		if s.bytes = int64(len(c.TryRikctl("logs", s.name).Stdout)); s.bytes < lines*100 {
 			return fmt.Errorf("the log of %s has %d bytes", s.name, s.bytes)
@@ -73,14 +73,14 @@ func talkative(b *testing.B, c *rikcluster.Cluster) *talker {
 	return s
 }
 
-func (s *talker) read() {
+func (s *logWriter) read() {
 	s.b.Helper()
 	if n := len(s.c.Rikctl("logs", s.name)); int64(n) != s.bytes {
 		s.b.Fatalf("read %d bytes of %d", n, s.bytes)
 	}
 }
 
-func (s *talker) commands() (took []time.Duration) {
+func (s *logWriter) commands() (took []time.Duration) {
 	s.b.Helper()
 	for range commands {
 		began := time.Now()
@@ -91,7 +91,7 @@ func (s *talker) commands() (took []time.Duration) {
 }
 
 // load keeps n logs under way, each again and again, until stop is called.
-func (s *talker) load(n int) (stop func()) {
+func (s *logWriter) load(n int) (stop func()) {
 	ctx, cancel := context.WithCancel(s.b.Context())
 	done := make(chan struct{}, n)
 	for range n {

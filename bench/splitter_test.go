@@ -85,7 +85,7 @@ func decidedState(b *testing.B, strategy workloadv1alpha1.Strategy) splitter.Sta
 			Ready: true, Since: now.Add(-time.Hour), Serves: true,
 		})
 	}
-	r := splitter.Rehearse(state)
+	r := splitter.Simulate(state)
 	if !r.AtRest || r.Last.Unplaced > 0 {
 		b.Fatalf("the state does not come to rest: %s", r.Last.Explanation)
 	}

@@ -60,7 +60,7 @@ func measureSplitMany(b *testing.B, clusters, roots int) {
 	above := startKCP(b, "--run-controllers=false")
 	above.importDeployments(dir)
 	for i := range clusters {
-		above.pretend(fmt.Sprintf("c%03d", i))
+		above.setReady(fmt.Sprintf("c%03d", i))
 	}
 	leaves := countLeaves(b, above)
 	s := &splitProcess{b: b, above: above}
@@ -101,8 +101,8 @@ func (k *controlPlane) importDeployments(dir string) {
 	stop()
 }
 
-// pretend sets the status of a Cluster: it is ready and syncs Deployments.
-func (k *controlPlane) pretend(name string) {
+// setReady sets the status of a Cluster: it is ready and syncs Deployments.
+func (k *controlPlane) setReady(name string) {
 	k.b.Helper()
 	if name != "c000" { // that one exists
 		c := object(clusterType, "Cluster", "", name)

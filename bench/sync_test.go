@@ -149,7 +149,7 @@ func measureSync(b *testing.B, above *controlPlane, below *kube.Cluster, kind ca
 // steady writes objects at the rate, and returns how long each took to arrive.
 func (w *way) steady(b *testing.B, seen *observer, prefix, version string, n int) []time.Duration {
 	b.Helper()
-	sights, began := make([]sight, n), make([]time.Time, n)
+	sights, began := make([]sample, n), make([]time.Time, n)
 	writes, ctx := errgroup.WithContext(b.Context())
 	tick := time.NewTicker(time.Second / syncRate)
 	defer tick.Stop()
@@ -157,7 +157,7 @@ func (w *way) steady(b *testing.B, seen *observer, prefix, version string, n int
 	for i := range n {
 		<-tick.C
 		name := fmt.Sprintf("%s-%s-%d", w.name, prefix, i)
-		sights[i], began[i] = sight{name, version}, time.Now()
+		sights[i], began[i] = sample{name, version}, time.Now()
 		writes.Go(func() error { return w.write(ctx, name, version) })
 	}
 	rate := float64(n) / time.Since(begun).Seconds()
@@ -176,12 +176,12 @@ func (w *way) steady(b *testing.B, seen *observer, prefix, version string, n int
 // arrived.
 func (w *way) saturate(b *testing.B, seen *observer, prefix string) {
 	b.Helper()
-	sights := make([]sight, syncMany)
+	sights := make([]sample, syncMany)
 	writes, ctx := errgroup.WithContext(b.Context())
 	writes.SetLimit(syncWriters)
 	began := time.Now()
 	for i := range sights {
-		sights[i] = sight{fmt.Sprintf("%s-%s-many-%d", w.name, prefix, i), "1"}
+		sights[i] = sample{fmt.Sprintf("%s-%s-many-%d", w.name, prefix, i), "1"}
 		writes.Go(func() error { return w.write(ctx, sights[i].name, "1") })
 	}
 	if err := writes.Wait(); err != nil {

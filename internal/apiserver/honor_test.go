@@ -29,20 +29,20 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// hearing collects the warnings that a client receives.
-type hearing struct {
+// warningCollector collects the warnings that a client receives.
+type warningCollector struct {
 	mu    sync.Mutex
 	texts []string
 }
 
 // HandleWarningHeader implements rest.WarningHandler.
-func (h *hearing) HandleWarningHeader(_ int, _ string, text string) {
+func (h *warningCollector) HandleWarningHeader(_ int, _ string, text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.texts = append(h.texts, text)
 }
 
-func (h *hearing) take() string {
+func (h *warningCollector) take() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := strings.Join(h.texts, "\n")
@@ -139,11 +139,11 @@ func TestWhatIsNotHonoredIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoEffectIsSaid: a field that is stored and has no effect causes one warning.
-func TestWhatHasNoEffectIsSaid(t *testing.T) {
+// TestFieldsWithoutEffectCauseAWarning: a field that is stored and has no effect causes one warning.
+func TestFieldsWithoutEffectCauseAWarning(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
-	var h hearing
+	var h warningCollector
 	config := rest.CopyConfig(s.Config)
 	config.WarningHandler = &h
 	client, err := kubernetes.NewForConfig(config)

@@ -322,10 +322,10 @@ func TestServedPrivilegesThatWereTakenBack(t *testing.T) {
 	}
 }
 
-// TestServedOrphansAreTheServersWord: only the server may mark instances as orphans. Before
+// TestServedOrphansAreMarkedByTheServerOnly: only the server may mark instances as orphans. Before
 // this fix, an Automatic workload whose template set that mark was given new instances without
 // end.
-func TestServedOrphansAreTheServersWord(t *testing.T) {
+func TestServedOrphansAreMarkedByTheServerOnly(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
 	n.workload(t)

@@ -218,7 +218,7 @@ func assertLegacy(t *testing.T, base string) {
 	}
 }
 
-func TestRunWithCancelledContextReleases(t *testing.T) {
+func TestRunWithCanceledContextReleases(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	dir := apiprocess.Data(root)

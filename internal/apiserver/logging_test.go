@@ -12,8 +12,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestFatalErrorsOfLibrariesAreSaid runs itself in a process that a library ends.
-func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
+// TestFatalErrorsOfLibrariesAreLogged runs itself in a process that a library ends.
+func TestFatalErrorsOfLibrariesAreLogged(t *testing.T) {
 	t.Parallel()
 	switch os.Getenv("RIK_TEST_FATAL") {
 	case "logged":
@@ -30,7 +30,7 @@ func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 
-			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFatalErrorsOfLibrariesAreSaid$")
+			command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFatalErrorsOfLibrariesAreLogged$")
 			command.Env = append(os.Environ(), "RIK_TEST_FATAL="+mode)
 			var said bytes.Buffer
 			command.Stderr = &said
@@ -46,8 +46,8 @@ func TestFatalErrorsOfLibrariesAreSaid(t *testing.T) {
 	}
 }
 
-// TestStrangersDoNotFillTheLog: requests with an invalid token are not logged.
-func TestStrangersDoNotFillTheLog(t *testing.T) {
+// TestUnauthenticatedRequestsDoNotFillTheLog: requests with an invalid token are not logged.
+func TestUnauthenticatedRequestsDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := slog.New(quieter{slog.NewTextHandler(&out, nil)})

@@ -94,9 +94,9 @@ func TestUnknownFieldsAreErrors(t *testing.T) {
 	}
 }
 
-// TestQuantitiesThatNobodyCanCompute: ParseQuantity would need hours for such quantities, and
+// TestQuantitiesThatCannotBeComputed: ParseQuantity would need hours for such quantities, and
 // the end of the request does not stop it.
-func TestQuantitiesThatNobodyCanCompute(t *testing.T) {
+func TestQuantitiesThatCannotBeComputed(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
 	namespace := s.Namespace(t)

@@ -93,7 +93,7 @@ func TestCommandsOfRikctlHaveRulesOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestServersInsideAreForTheirOwnTests(t *testing.T) {
+func TestServersInPackagesAreForTheirOwnTests(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		path, kit string

@@ -189,10 +189,10 @@ func TestCascadePolicies(t *testing.T) {
 	}
 }
 
-// TestCascadeOutlivesTheController: a new controller applies the propagation policy of a
+// TestCascadeContinuesWithANewController: a new controller applies the propagation policy of a
 // deletion that it did not see, although the garbage collector of Kubernetes has already
 // removed the finalizer.
-func TestCascadeOutlivesTheController(t *testing.T) {
+func TestCascadeContinuesWithANewController(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("kept", 2)
 	c.wantRunning("kept", 2)

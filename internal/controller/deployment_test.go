@@ -154,9 +154,9 @@ func TestDeploymentAdoptsOrphan(t *testing.T) {
 	}
 }
 
-// TestDeploymentIsNotRolledBackBeside: a Workload of a Deployment refuses a rollback by itself
+// TestWorkloadOfADeploymentRefusesRollback: a Workload of a Deployment refuses a rollback by itself
 // and names the Deployment as its owner.
-func TestDeploymentIsNotRolledBackBeside(t *testing.T) {
+func TestWorkloadOfADeploymentRefusesRollback(t *testing.T) {
 	c := start(t, nil, "node-a")
 	key := types.NamespacedName{Namespace: c.namespace, Name: "shop"}
 	c.create(deploymentIn(c.namespace, "shop", 1))

@@ -73,17 +73,17 @@ func TestElection(t *testing.T) {
 	leave()
 }
 
-// stumbling is a store that refuses writes, returns conflicts and loses responses, like a slow
+// unreliableStore is a store that refuses writes, returns conflicts and loses responses, like a slow
 // etcd. Every write fails some times before it succeeds. Some writes succeed although the
 // response is an error.
-type stumbling struct {
+type unreliableStore struct {
 	store.Instances
 	n *atomic.Int64
 }
 
 var errSlow = errors.New("etcdserver: request timed out")
 
-func (s stumbling) stumble() error {
+func (s unreliableStore) fail() error {
 	switch s.n.Add(1) % 3 {
 	case 0:
 		return errSlow
@@ -94,15 +94,15 @@ func (s stumbling) stumble() error {
 	}
 }
 
-func (s stumbling) Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+func (s unreliableStore) Create(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
 	if s.n.Add(1)%2 == 0 {
 		return nil, errSlow
 	}
 	return s.Instances.Create(ctx, in)
 }
 
-func (s stumbling) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
-	if err := s.stumble(); err != nil {
+func (s unreliableStore) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if err := s.fail(); err != nil {
 		return nil, err
 	}
 	out, err := s.Instances.Bind(ctx, in)
@@ -112,21 +112,21 @@ func (s stumbling) Bind(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1al
 	return out, err
 }
 
-func (s stumbling) UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
-	if err := s.stumble(); err != nil {
+func (s unreliableStore) UpdateStatus(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if err := s.fail(); err != nil {
 		return nil, err
 	}
 	return s.Instances.UpdateStatus(ctx, in)
 }
 
-func (s stumbling) Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
-	if err := s.stumble(); err != nil {
+func (s unreliableStore) Update(ctx context.Context, in *rikv1alpha1.Instance) (*rikv1alpha1.Instance, error) {
+	if err := s.fail(); err != nil {
 		return nil, err
 	}
 	return s.Instances.Update(ctx, in)
 }
 
-func (s stumbling) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
+func (s unreliableStore) Delete(ctx context.Context, namespace, name string, uid types.UID, grace *int64) error {
 	if s.n.Add(1)%2 == 0 {
 		return errSlow
 	}
@@ -137,7 +137,7 @@ func (s stumbling) Delete(ctx context.Context, namespace, name string, uid types
 // nothing.
 func TestSlowStoreFault07(t *testing.T) {
 	c := start(t, func(cfg *controller.Config) {
-		cfg.Instances = stumbling{writer(t, apiprocess.Shared(t)), &atomic.Int64{}}
+		cfg.Instances = unreliableStore{writer(t, apiprocess.Shared(t)), &atomic.Int64{}}
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}, "node-a", "node-b")
 	c.create(automatic(c.namespace, "web", 8))

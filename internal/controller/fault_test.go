@@ -23,9 +23,9 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-// TestStrangersFault02: messages of the scheduler about unknown instances, and invalid
+// TestUnknownInstancesFault02: messages of the scheduler about unknown instances, and invalid
 // messages, have no effect.
-func TestStrangersFault02(t *testing.T) {
+func TestUnknownInstancesFault02(t *testing.T) {
 	c := start(t, nil, "node-a")
 	c.manual("web", 1)
 	known := c.wantRunning("web", 1)[0]

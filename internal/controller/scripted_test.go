@@ -131,7 +131,7 @@ func (s *scripted) Sync(stream grpc.BidiStreamingServer[schedulerv1.SyncRequest,
 				failed <- err
 				return
 			}
-			s.hear(m)
+			s.record(m)
 		}
 	}()
 	for {
@@ -158,7 +158,7 @@ func (s *scripted) Explain(_ context.Context, r *schedulerv1.ExplainRequest) (*s
 	return &schedulerv1.Explanation{NodeName: node, Summary: "it is on " + node}, nil
 }
 
-func (s *scripted) hear(m *schedulerv1.SyncRequest) {
+func (s *scripted) record(m *schedulerv1.SyncRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -69,17 +69,17 @@ func (a *Acknowledgement) Behind(is bool, now time.Time) {
 	}
 }
 
-// Verdict is the answer to the question whether a cluster fences.
-type Verdict int
+// Enforcement is the answer to the question whether a cluster fences.
+type Enforcement int
 
-// The verdicts.
+// The enforcements.
 const (
-	// Undecided: it is too early to decide. The earlier verdict stays valid.
-	Undecided Verdict = iota
+	// Undecided: it is too early to decide. The earlier result stays valid.
+	Undecided Enforcement = iota
 	// Fences: a controller sets challenges.
 	Fences
-	// Mute: no controller sets challenges, or it has stopped.
-	Mute
+	// NotAcknowledged: no controller sets challenges, or it has stopped.
+	NotAcknowledged
 	// Unreachable: the Lease cannot be read or written.
 	Unreachable
 	// Stuck: the Lease is not renewed, because what the kcp wants cannot be applied in the
@@ -87,19 +87,19 @@ const (
 	Stuck
 )
 
-// Verdict returns whether the cluster fences. running is how long the syncer has run.
-func (a *Acknowledgement) Verdict(now time.Time, running time.Duration) Verdict {
+// Enforcement returns whether the cluster fences. running is how long the syncer has run.
+func (a *Acknowledgement) Enforcement(now time.Time, running time.Duration) Enforcement {
 	switch {
 	case a.failures.isTooMuch(now):
 		return Unreachable
 	case a.behind.isTooMuch(now):
 		return Stuck
 	case a.unheard.isTooMuch(now):
-		return Mute
+		return NotAcknowledged
 	case a.acknowledged:
 		return Fences
 	case running >= tooLong && a.looked:
-		return Mute
+		return NotAcknowledged
 	default:
 		return Undecided
 	}

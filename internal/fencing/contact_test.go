@@ -82,7 +82,7 @@ func TestAcknowledgement(t *testing.T) {
 	type step struct {
 		seconds float64
 		do      func(*fencing.Acknowledgement, time.Time)
-		want    fencing.Verdict
+		want    fencing.Enforcement
 	}
 	see := func(challenge string) func(*fencing.Acknowledgement, time.Time) {
 		return func(a *fencing.Acknowledgement, now time.Time) { a.Observe(challenge, now) }
@@ -97,11 +97,11 @@ func TestAcknowledgement(t *testing.T) {
 			{1000, see("b"), fencing.Fences},
 		},
 		"an old cluster": {
-			{0, see(""), fencing.Undecided}, {29, see(""), fencing.Undecided}, {31, see(""), fencing.Mute},
+			{0, see(""), fencing.Undecided}, {29, see(""), fencing.Undecided}, {31, see(""), fencing.NotAcknowledged},
 		},
 		"a dead controller": {
 			{0, see("a"), fencing.Undecided}, {1, answer, fencing.Undecided}, {2, see("b"), fencing.Fences}, {3, answer, fencing.Fences},
-			{4, see("b"), fencing.Fences}, {20, see("b"), fencing.Fences}, {35, see("b"), fencing.Mute}, {36, see("c"), fencing.Fences},
+			{4, see("b"), fencing.Fences}, {20, see("b"), fencing.Fences}, {35, see("b"), fencing.NotAcknowledged}, {36, see("c"), fencing.Fences},
 		},
 		"a syncer that stood still": {
 			{0, see("a"), fencing.Undecided}, {1, answer, fencing.Undecided}, {2, see("b"), fencing.Fences}, {3, answer, fencing.Fences},
@@ -120,8 +120,8 @@ func TestAcknowledgement(t *testing.T) {
 			var a fencing.Acknowledgement
 			for i, s := range steps {
 				s.do(&a, at(s.seconds))
-				if got := a.Verdict(at(s.seconds), at(s.seconds).Sub(start)); got != s.want {
-					t.Errorf("step %d, after %v s: the verdict is %d, want %d", i, s.seconds, got, s.want)
+				if got := a.Enforcement(at(s.seconds), at(s.seconds).Sub(start)); got != s.want {
+					t.Errorf("step %d, after %v s: the enforcement is %d, want %d", i, s.seconds, got, s.want)
 				}
 			}
 		})

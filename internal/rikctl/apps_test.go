@@ -137,7 +137,7 @@ func TestApplyMixed(t *testing.T) {
 	s.do(t, "deploy", "-f", "-").check(t, clierror.ExitOK, "more deployed")
 }
 
-func TestSuspendTellsWhy(t *testing.T) {
+func TestSuspendShowsTheReason(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.workload(t, "web", "")

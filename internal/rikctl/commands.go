@@ -87,15 +87,15 @@ func (t *tool) addCommands(root *cobra.Command) {
 	})
 }
 
-// tidy replaces the texts of kubectl's commands by rik's.
-func tidy(root *cobra.Command) {
+// replaceTexts replaces the texts of kubectl's commands by rik's.
+func replaceTexts(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if text, ok := texts[cmd.Name()]; ok && cmd.Parent() == root.Root() {
 			cmd.Short, cmd.Long, cmd.Example = text.short, text.long, cmdline.Example(text.example)
 		}
 		cmd.Short, cmd.Long, cmd.Example = renamed(cmd.Short), renamed(cmd.Long), renamed(cmd.Example)
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = renamed(f.Usage) })
-		tidy(cmd)
+		replaceTexts(cmd)
 	}
 }
 

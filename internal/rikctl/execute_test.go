@@ -432,9 +432,9 @@ func TestTopics(t *testing.T) {
 	m.run(t, "__complete", "get", "inst").check(t, clierror.ExitOK)
 }
 
-// TestTreesSideBySide builds, renders and runs several command trees at once, for the race
+// TestConcurrentCommandTrees builds, renders and runs several command trees at once, for the race
 // detector.
-func TestTreesSideBySide(t *testing.T) {
+func TestConcurrentCommandTrees(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.env[config.EnvServer] = closedPort(t)

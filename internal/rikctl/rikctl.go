@@ -80,7 +80,7 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Wrap(cmd, err) })
 	t.Getter.AddFlags(root.PersistentFlags())
 	t.addCommands(root)
-	tidy(root)
+	replaceTexts(root)
 	validateWords(root)
 	return root, t
 }

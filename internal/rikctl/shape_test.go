@@ -31,7 +31,7 @@ func (r result) checkNoGo(t *testing.T) {
 	}
 }
 
-func TestMisshapenOffline(t *testing.T) {
+func TestValuesOfWrongShapeOffline(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.env[config.EnvServer] = closedPort(t)
@@ -55,8 +55,8 @@ func TestMisshapenOffline(t *testing.T) {
 	}
 }
 
-// TestServerMisshapen sends the values to the server with every command that writes.
-func TestServerMisshapen(t *testing.T) {
+// TestServerValuesOfWrongShape sends the values to the server with every command that writes.
+func TestServerValuesOfWrongShape(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	r := s.do(t, "apply", "-f", s.file(t, misshapen))

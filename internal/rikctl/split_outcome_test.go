@@ -25,8 +25,8 @@ import (
 	"rik.dev/rik/internal/testkit/splitting"
 )
 
-// obey does the work of the ready clusters: it writes the status of their leaves.
-func (s *splitSite) obey(ctx context.Context, ready ...string) error {
+// runLeaves does the work of the ready clusters: it writes the status of their leaves.
+func (s *splitSite) runLeaves(ctx context.Context, ready ...string) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(rikctltest.Deployments.GVK)
 	for _, cluster := range ready {
@@ -72,7 +72,7 @@ func (s *splitSite) partsOf(ctx context.Context, root string) (map[string]int32,
 func (s *splitSite) becomes(t *testing.T, root, file string, want map[string]int32, ready ...string) {
 	t.Helper()
 	poll.Until(t, served.Timeout, fmt.Sprintf("%s comes to rest as %v", root, want), func(ctx context.Context) error {
-		if err := s.obey(ctx, ready...); err != nil {
+		if err := s.runLeaves(ctx, ready...); err != nil {
 			return err
 		}
 		parts, err := s.partsOf(ctx, root)
@@ -137,7 +137,7 @@ func tryOutcome(t *testing.T, s *splitSite) {
 		t.Fatal(err)
 	}
 	poll.Until(t, served.Timeout, fmt.Sprintf("the root comes to be divided as %v", look.Changes[0].Then), func(ctx context.Context) error {
-		if err := s.obey(ctx, "west"); err != nil {
+		if err := s.runLeaves(ctx, "west"); err != nil {
 			return err
 		}
 		parts, err := s.partsOf(ctx, "site")

@@ -357,7 +357,7 @@ func tryRequests(t *testing.T, s *splitSite) {
 			return c.Get(ctx, key, o, options...)
 		},
 	})
-	look, err := split.Foresee(t.Context(), c, &split.Scenario{Lost: []string{"east"}}, "")
+	look, err := split.Predict(t.Context(), c, &split.Scenario{Lost: []string{"east"}}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

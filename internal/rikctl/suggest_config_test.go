@@ -11,9 +11,9 @@ import (
 	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
-// TestThePapersConfigurationLeadsToAWorkingCommand uses the RIKCONFIG of the third paper, which
+// TestThePapersConfigurationSuggestsAWorkingCommand uses the RIKCONFIG of the third paper, which
 // has a name and http://127.0.0.1:5000. The error must suggest a command that works.
-func TestThePapersConfigurationLeadsToAWorkingCommand(t *testing.T) {
+func TestThePapersConfigurationSuggestsAWorkingCommand(t *testing.T) {
 	t.Parallel()
 	server := apiprocess.Shared(t)
 	for name, tc := range map[string]struct {

@@ -71,7 +71,7 @@ func (s *Scheduler) receive(session *controllerStream, stream grpc.BidiStreaming
 		if s.controller == session {
 			s.handle(m)
 		}
-		s.poke()
+		s.wakeLoop()
 		session.seen++
 		s.mu.Unlock()
 	}
@@ -126,7 +126,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	s.controller, s.term, s.cluster = session, hello.Term, hello.Cluster
 	s.inventory.Begin()
 	// The controller sends the deleted instances again for which it still has tombstones.
-	clear(s.condemned)
+	clear(s.removals)
 	session.put(aboutSession, "", &schedulerv1.SyncResponse{Message: &schedulerv1.SyncResponse_Welcome{
 		Welcome: &schedulerv1.Welcome{Scheduler: s.config.Name},
 	}})
@@ -174,7 +174,7 @@ func (s *Scheduler) handle(m *schedulerv1.SyncRequest) {
 	case *schedulerv1.SyncRequest_DeletedNode:
 		s.forgetCertificates(types.UID(x.DeletedNode.Uid))
 	case *schedulerv1.SyncRequest_Tombstone:
-		s.condemn(x.Tombstone.Uid, x.Tombstone.NodeName)
+		s.orderRemoval(x.Tombstone.Uid, x.Tombstone.NodeName)
 	}
 }
 
@@ -196,7 +196,7 @@ func (s *Scheduler) setNode(m *schedulerv1.Node) {
 		s.deleteNode(old) // and created again under the same name
 	}
 	s.inventory.SetNode(object, s.clock.Now())
-	if session := s.workers[m.Name]; session != nil && s.inventory.Ready() && !s.expel(m.Name) {
+	if session := s.workers[m.Name]; session != nil && s.inventory.Ready() && !s.disconnectDeleted(m.Name) {
 		s.reconsider(session)
 		s.confirm(session)
 	}
@@ -207,9 +207,9 @@ func (s *Scheduler) removeNode(name string) {
 		s.deleteNode(old)
 	}
 	s.inventory.RemoveNode(name)
-	maps.DeleteFunc(s.condemned, func(_, node string) bool { return node == name })
-	s.expel(name)
-	s.tidyRegister(name)
+	maps.DeleteFunc(s.removals, func(_, node string) bool { return node == name })
+	s.disconnectDeleted(name)
+	s.dropRegistration(name)
 }
 
 func (s *Scheduler) setTemplate(m *schedulerv1.Template) {
@@ -241,7 +241,7 @@ func (s *Scheduler) setGone(uid string) {
 	left := s.terminated(uid)
 	delete(s.seen, uid)
 	if in != nil && in.State == inventory.Bound && !left {
-		s.condemn(uid, in.Node)
+		s.orderRemoval(uid, in.Node)
 	}
 }
 
@@ -266,7 +266,7 @@ func (s *Scheduler) synced() {
 		delete(s.seen, in.UID)
 	}
 	for _, session := range s.workers {
-		if s.expel(session.name) {
+		if s.disconnectDeleted(session.name) {
 			continue
 		}
 		s.inventory.SetRefusal(session.name, s.refusal(session))
@@ -274,12 +274,12 @@ func (s *Scheduler) synced() {
 		s.confirm(session)
 	}
 	for name := range s.registers {
-		s.tidyRegister(name)
+		s.dropRegistration(name)
 	}
 	for _, c := range s.inventory.Connectivities() {
 		s.report(s.fullReport(c))
 	}
-	s.resight()
+	s.resendObservations()
 	early := s.early
 	s.early = map[string]*schedulerv1.Observation{}
 	for _, o := range early {
@@ -353,7 +353,7 @@ func (c *controllerService) Explain(ctx context.Context, r *schedulerv1.ExplainR
 		return nil, status.Errorf(codes.NotFound, "the scheduler does not have instance %q", r.Uid)
 	}
 	out := &schedulerv1.Explanation{NodeName: e.Node, Summary: e.Summary}
-	for _, v := range e.Verdicts {
+	for _, v := range e.Results {
 		out.Nodes = append(out.Nodes, &schedulerv1.NodeVerdict{
 			Name: v.Node, RejectedBy: v.Filter, Reason: v.Reason, Score: v.Score, Scores: v.Scores,
 		})

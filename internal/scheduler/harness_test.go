@@ -107,7 +107,7 @@ func (h *harness) later(d time.Duration) {
 	h.t.Helper()
 	h.settle()
 	h.clock.Step(d)
-	h.s.poke()
+	h.s.wakeLoop()
 	h.settle()
 }
 

@@ -35,7 +35,7 @@ func (s *Scheduler) held(session *workerStream, h *schedulerv1.Hold) {
 		s.allow(session)
 	}
 	s.confirm(session)
-	s.poke()
+	s.wakeLoop()
 }
 
 // holdFor returns the confirmation that a session waits for. The node reports it, or the
@@ -87,7 +87,7 @@ func (s *Scheduler) reconsider(session *workerStream) {
 	s.inventory.SetRefusal(session.name, s.refusal(session))
 	s.report(s.briefReport(session.name))
 	s.allow(session)
-	s.poke()
+	s.wakeLoop()
 }
 
 // confirm sends an operator's confirmation to a node that waits for exactly that confirmation.
@@ -120,7 +120,7 @@ func (s *Scheduler) forgetCertificates(uids ...types.UID) {
 		s.deletedNodes[uid] = true
 	}
 	for name := range s.workers {
-		s.expel(name) // no effect before the listing is complete: Synced checks every node
+		s.disconnectDeleted(name) // no effect before the listing is complete: Synced checks every node
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 	"rik.dev/rik/internal/scheduler/validate"
 )
 
-// TestSlowNodeHoldsUpNobody: a node that does not read receives no more than its flow control
+// TestSlowNodeDelaysNoOther: a node that does not read receives no more than its flow control
 // windows hold. Other nodes receive their orders.
-func TestSlowNodeHoldsUpNobody(t *testing.T) {
+func TestSlowNodeDelaysNoOther(t *testing.T) {
 	h := newHarness(t)
 	slow := h.connect(register(t, "slow"))
 	lively := h.join("lively")

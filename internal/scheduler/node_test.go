@@ -10,7 +10,7 @@ import (
 	"rik.dev/rik/internal/rpc/schedulerv1"
 )
 
-func TestLostNodeIsReportedAndHoldsUpNobody(t *testing.T) {
+func TestLostNodeIsReportedAndDelaysNoOther(t *testing.T) {
 	h := newHarness(t)
 	silent, lively := h.join("silent"), h.join("lively")
 	c := h.joinController(1, "silent", "lively", "absent")

@@ -10,15 +10,15 @@ const (
 	// maxEarly bounds the observations kept while a listing is not complete. A node sends an
 	// observation again if it was not acknowledged.
 	maxEarly = 1 << 16
-	// maxCondemned bounds the memory that nodes can make the scheduler use by reporting unknown
+	// maxRemovals bounds the memory that nodes can make the scheduler use by reporting unknown
 	// instances. Above the bound, a node is ordered to stop such an instance once for each
 	// report.
-	maxCondemned = 1 << 16
+	maxRemovals = 1 << 16
 )
 
-// sighting is the last observation of an instance. It is kept after it was sent, because a
+// lastObservation is the last observation of an instance. It is kept after it was sent, because a
 // controller may end between reading and writing it. The next controller receives it again.
-type sighting struct {
+type lastObservation struct {
 	observation *schedulerv1.Observation
 	handed      bool
 }
@@ -28,7 +28,7 @@ type sighting struct {
 func (s *Scheduler) observe(o *schedulerv1.Observation) {
 	in := s.inventory.Instance(o.Uid)
 	if in == nil || in.State != inventory.Bound || in.Node != o.NodeName {
-		s.observeStranger(in, o)
+		s.observeUnassigned(in, o)
 		return
 	}
 	if known := s.seen[o.Uid]; known != nil && known.observation.NodeName == o.NodeName && o.Sequence <= known.observation.Sequence {
@@ -37,28 +37,28 @@ func (s *Scheduler) observe(o *schedulerv1.Observation) {
 		}
 		return
 	}
-	s.seen[o.Uid] = &sighting{observation: o}
+	s.seen[o.Uid] = &lastObservation{observation: o}
 	if o.Phase == string(rikv1alpha1.InstanceTerminated) {
 		s.inventory.End(o.Uid)
 		if session := s.workers[o.NodeName]; session != nil {
 			session.forgetOrder(o.Uid)
 		}
-		s.poke()
+		s.wakeLoop()
 	}
 	s.forward(o)
 }
 
-// observeStranger handles an observation of an instance that does not belong to the node.
+// observeUnassigned handles an observation of an instance that does not belong to the node.
 // Before the listing is complete, the instance may turn out to belong to it.
-func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Observation) {
+func (s *Scheduler) observeUnassigned(in *inventory.Instance, o *schedulerv1.Observation) {
 	switch {
 	case !s.inventory.Ready():
 		if len(s.early) < maxEarly || s.early[o.Uid] != nil {
 			s.early[o.Uid] = o
 		}
 	case o.Phase == string(rikv1alpha1.InstanceTerminated):
-		if s.condemned[o.Uid] == o.NodeName || s.condemned[o.Uid] == "" {
-			delete(s.condemned, o.Uid)
+		if s.removals[o.Uid] == o.NodeName || s.removals[o.Uid] == "" {
+			delete(s.removals, o.Uid)
 		}
 		if in == nil {
 			// The controller may have a tombstone that it can now remove.
@@ -73,7 +73,7 @@ func (s *Scheduler) observeStranger(in *inventory.Instance, o *schedulerv1.Obser
 		s.acknowledge(o)
 	default:
 		s.log.Warn("a node reports an instance that belongs to another node", "node", o.NodeName, "instance", o.Uid, "phase", o.Phase)
-		s.condemn(o.Uid, o.NodeName)
+		s.orderRemoval(o.Uid, o.NodeName)
 		s.acknowledge(o)
 	}
 }
@@ -87,9 +87,9 @@ func (s *Scheduler) forward(o *schedulerv1.Observation) {
 	}
 }
 
-// resight queues the last observation of every instance for a new controller. The controller
+// resendObservations queues the last observation of every instance for a new controller. The controller
 // ignores those that it has already written.
-func (s *Scheduler) resight() {
+func (s *Scheduler) resendObservations() {
 	for _, known := range s.seen {
 		s.forward(known.observation)
 	}
@@ -122,11 +122,11 @@ func (s *Scheduler) terminated(uid string) bool {
 	return known != nil && known.observation.Phase == string(rikv1alpha1.InstanceTerminated)
 }
 
-// condemn orders a node to remove an instance completely, now or when the node reconnects.
+// orderRemoval orders a node to remove an instance completely, now or when the node reconnects.
 // Without a node, the order goes to any node that reports the instance.
-func (s *Scheduler) condemn(uid, node string) {
-	if len(s.condemned) < maxCondemned {
-		s.condemned[uid] = node
+func (s *Scheduler) orderRemoval(uid, node string) {
+	if len(s.removals) < maxRemovals {
+		s.removals[uid] = node
 	}
 	if !s.inventory.Ready() {
 		return // Synced sends it to every node.

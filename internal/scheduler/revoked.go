@@ -81,9 +81,9 @@ func (s *Scheduler) takenLocked(session *workerStream) bool {
 	return string(session.uid) != s.inventory.NodeAnnotation(session.name, rikv1alpha1.AnnotationUnconfirmedCertificate)
 }
 
-// expel ends the stream of a node whose Node was deleted, and reports whether it did. The
+// disconnectDeleted ends the stream of a node whose Node was deleted, and reports whether it did. The
 // caller holds mu.
-func (s *Scheduler) expel(name string) bool {
+func (s *Scheduler) disconnectDeleted(name string) bool {
 	session := s.workers[name]
 	if session == nil || !s.deletedLocked(session) {
 		return false

@@ -126,9 +126,9 @@ func TestDeletedNodeIsSentAway(t *testing.T) {
 	admitted(t, s.agent("u3"))
 }
 
-// TestNodeDeletedWhileNobodyKnew: the controller has a record of a Node that was deleted while
+// TestNodeDeletedWithoutAController: the controller has a record of a Node that was deleted while
 // no scheduler ran.
-func TestNodeDeletedWhileNobodyKnew(t *testing.T) {
+func TestNodeDeletedWithoutAController(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
 	agent := s.agent("u1")
@@ -223,9 +223,9 @@ func reported(t *testing.T, stream syncStream) *schedulerv1.Hold {
 	}
 }
 
-// TestAnOlderRikletThatIsUnknownHearsNothing: an older riklet would stop all its instances at
+// TestAnOlderUnknownRikletReceivesNothing: an older riklet would stop all its instances at
 // once.
-func TestAnOlderRikletThatIsUnknownHearsNothing(t *testing.T) {
+func TestAnOlderUnknownRikletReceivesNothing(t *testing.T) {
 	t.Parallel()
 	s := startSecured(t)
 	s.older = true

@@ -47,7 +47,7 @@ type Scheduler struct {
 
 	// wake holds a token while there may be instances to place or nodes to expire.
 	wake wakeup.Signal
-	// asked counts the calls of poke. answered is the value of asked that the loop has handled.
+	// asked counts the calls of wakeLoop. answered is the value of asked that the loop has handled.
 	asked, answered atomic.Int64
 	// streams counts goroutines that outlive the handler that started them.
 	streams sync.WaitGroup
@@ -68,13 +68,13 @@ type Scheduler struct {
 	// registers holds the last registration of every node.
 	registers map[string]*registration
 	// seen holds the last observation of every instance.
-	seen map[string]*sighting
+	seen map[string]*lastObservation
 	// early holds observations of instances that the listing has not included yet.
 	early map[string]*schedulerv1.Observation
-	// condemned holds, by UID, instances that no node may run because the controller does not
+	// removals holds, by UID, instances that no node may run because the controller does not
 	// have them, or no longer has them. The value is the node that has the instance. It is empty
 	// for any node.
-	condemned map[string]string
+	removals map[string]string
 }
 
 // New creates a scheduler. The scheduler owns the listeners: Run closes them.
@@ -86,7 +86,7 @@ func New(c Config) (*Scheduler, error) {
 	s := &Scheduler{
 		config: c, heartbeat: heartbeat, timeout: timeout, clock: c.Clock, log: c.Logger, metrics: newMetrics(),
 		wake: wakeup.New(), workers: map[string]*workerStream{}, registers: map[string]*registration{},
-		seen: map[string]*sighting{}, early: map[string]*schedulerv1.Observation{}, condemned: map[string]string{},
+		seen: map[string]*lastObservation{}, early: map[string]*schedulerv1.Observation{}, removals: map[string]string{},
 		deletedNodes: map[types.UID]bool{},
 		inventory:    inventory.New(inventory.Options{Placement: c.Placement, NodeTimeout: timeout}),
 	}
@@ -167,8 +167,8 @@ func (s *Scheduler) serve(ctx context.Context, group *errgroup.Group, server *gr
 	})
 }
 
-// poke makes the loop run another round.
-func (s *Scheduler) poke() {
+// wakeLoop makes the loop run another round.
+func (s *Scheduler) wakeLoop() {
 	s.asked.Add(1)
 	s.wake.Wake()
 }
@@ -230,6 +230,6 @@ func (s *Scheduler) expire(now time.Time) {
 	for _, name := range s.inventory.Expire(now) {
 		s.log.Warn("a node is lost", "node", name, "timeout", s.timeout)
 		s.report(&schedulerv1.NodeReport{Name: name})
-		s.tidyRegister(name)
+		s.dropRegistration(name)
 	}
 }

@@ -192,20 +192,20 @@ func (s *Scheduler) join(session *workerStream) error {
 	s.inventory.Join(session.name, inventory.Registration{
 		Status: session.status, NoNetwork: session.register.NoNetwork, Troubles: troublesOf(session.register.Troubles),
 	}, s.refusal(session), s.clock.Now())
-	s.forgetSightings(session)
+	s.forgetObservations(session)
 	s.report(s.fullReport(s.inventory.Connectivity(session.name)))
 	if s.inventory.Ready() {
 		s.allow(session)
 		s.confirm(session)
 	}
-	s.poke()
+	s.wakeLoop()
 	s.log.Info("node connected", "node", session.name, "version", session.register.Version, "running", len(session.running))
 	return nil
 }
 
-// forgetSightings drops the observations of instances that the node no longer has. A node that
+// forgetObservations drops the observations of instances that the node no longer has. A node that
 // lost its records counts its observations from the start.
-func (s *Scheduler) forgetSightings(session *workerStream) {
+func (s *Scheduler) forgetObservations(session *workerStream) {
 	for _, in := range s.inventory.OnNode(session.name) {
 		if !session.running[in.UID] && !s.terminated(in.UID) {
 			delete(s.seen, in.UID)
@@ -237,14 +237,14 @@ func (s *Scheduler) leave(session *workerStream) {
 	}
 	delete(s.workers, session.name)
 	s.inventory.Leave(session.name)
-	s.tidyRegister(session.name)
-	s.poke()
+	s.dropRegistration(session.name)
+	s.wakeLoop()
 	s.log.Info("node disconnected", "node", session.name)
 }
 
-// tidyRegister drops the registration of a node that has no stream and is not connected. The
+// dropRegistration drops the registration of a node that has no stream and is not connected. The
 // caller holds mu.
-func (s *Scheduler) tidyRegister(name string) {
+func (s *Scheduler) dropRegistration(name string) {
 	if s.workers[name] == nil && !s.inventory.Connectivity(name).Connected {
 		delete(s.registers, name)
 	}
@@ -256,7 +256,7 @@ func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMes
 	if wasLost := s.inventory.Seen(name, s.clock.Now()); wasLost {
 		s.log.Info("a lost node reports again", "node", name)
 		s.report(s.fullReport(s.inventory.Connectivity(name)))
-		s.poke()
+		s.wakeLoop()
 	}
 	switch x := m.Message.(type) {
 	case *schedulerv1.WorkerMessage_Heartbeat:
@@ -279,18 +279,18 @@ func (s *Scheduler) handleWorker(session *workerStream, m *schedulerv1.WorkerMes
 func (s *Scheduler) beat(name string, h *schedulerv1.Heartbeat) {
 	if s.inventory.SetDiskPressure(name, h.DiskPressure) {
 		s.report(s.briefReport(name))
-		s.poke()
+		s.wakeLoop()
 	}
 	if s.inventory.SetTroubles(name, troublesOf(h.Troubles)) {
 		s.report(s.briefReport(name))
-		s.poke()
+		s.wakeLoop()
 	}
 	if h.ImagesChanged {
 		s.inventory.SetImages(name, h.Images)
 	}
 	if h.UsedPortsChanged {
 		s.inventory.SetUsedPorts(name, usedPorts(h.UsedPorts))
-		s.poke()
+		s.wakeLoop()
 	}
 }
 
@@ -312,10 +312,10 @@ func (s *Scheduler) allow(session *workerStream) {
 			s.dispatch(in, !session.running[in.UID] && s.seen[in.UID] == nil)
 		}
 	}
-	for uid, node := range s.condemned {
+	for uid, node := range s.removals {
 		if in := s.inventory.Instance(uid); in != nil && in.State == inventory.Bound && in.Node == session.name {
 			// The instance has become the node's own in the meantime.
-			delete(s.condemned, uid)
+			delete(s.removals, uid)
 			continue
 		}
 		if node == session.name || node == "" && session.running[uid] {
@@ -339,7 +339,7 @@ func (s *Scheduler) allowedOrder(session *workerStream) *schedulerv1.Order {
 		run.Ended = in.Ended || in.Stop != nil
 		allowed.Instances = append(allowed.Instances, run)
 	}
-	for uid, node := range s.condemned {
+	for uid, node := range s.removals {
 		if node == session.name || node == "" && session.running[uid] {
 			allowed.Gone = append(allowed.Gone, uid)
 		}

@@ -43,7 +43,7 @@ func TestPrivilegedJoin(t *testing.T) {
 	waitReady(c, "files")
 
 	t.Run("tokens", func(t *testing.T) { tokens(t, c.In(t)) })
-	t.Run("a node's certificate opens nothing else", func(t *testing.T) { strangerNode(t, c.In(t)) })
+	t.Run("a node's certificate opens nothing else", func(t *testing.T) { nodeCertificateOfAnother(t, c.In(t)) })
 	t.Run("ports", func(t *testing.T) { forwarded(t, c.In(t)) })
 	t.Run("a deleted node", func(t *testing.T) { deletedNode(t, c.In(t)) })
 	c.Rikctl("delete", "workload", "files")
@@ -98,8 +98,8 @@ func identityOf(t *testing.T, c *rikcluster.Cluster, machine int) (*tls.Config, 
 	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, ServerName: rikcluster.ServerAddress, MinVersion: tls.VersionTLS13}, path
 }
 
-// strangerNode uses a node's certificate for requests that only other users may make.
-func strangerNode(t *testing.T, c *rikcluster.Cluster) {
+// nodeCertificateOfAnother uses a node's certificate for requests that only other users may make.
+func nodeCertificateOfAnother(t *testing.T, c *rikcluster.Cluster) {
 	config, _ := identityOf(t, c, 1)
 	api := &http.Client{Transport: &http.Transport{TLSClientConfig: config}, Timeout: time.Minute}
 	defer api.CloseIdleConnections()

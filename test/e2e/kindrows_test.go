@@ -107,7 +107,7 @@ func quotasBelow(cgroup string) (found []string) {
 }
 
 func hasMemoryLimit(t *testing.T, k *kindCell) {
-	in := k.the(hungry, "Failed", ended(rikv1alpha1.InstanceFailed))
+	in := k.the(memoryHog, "Failed", ended(rikv1alpha1.InstanceFailed))
 	status := in.Status.Containers[0]
 	if status.ExitCode == nil || *status.ExitCode != 137 || status.Reason != "OOMKilled" {
 		t.Errorf("what took all memory ended as %+v, want OOMKilled with code 137", status)
@@ -372,9 +372,9 @@ func (k *kindCell) killServer(t *testing.T) {
 	k.table.lives = lives
 }
 
-// outlivesTheServer checks the processes after the server was killed. The kill happens once for
+// survivesTheServer checks the processes after the server was killed. The kill happens once for
 // all columns.
-func outlivesTheServer(t *testing.T, k *kindCell) {
+func survivesTheServer(t *testing.T, k *kindCell) {
 	if k.table.lives == nil {
 		k.killServer(t)
 	}

@@ -40,7 +40,7 @@ var kindRows = []struct {
 	{"top: what VMMs count", isCounted, nil}, // since their start; a restored one starts from zero
 	{"suspend and resume", canBeSuspended, nil},
 	{"suspend to disk, where there is a VMM", canBeOnDisk, nil},
-	{"the server is killed: the process lives on", outlivesTheServer, nil},
+	{"the server is killed: the process lives on", survivesTheServer, nil},
 	{"delete leaves nothing", leavesNothing, nil},
 }
 
@@ -155,11 +155,11 @@ const (
 	once    = "once"
 	again   = "again"
 	retries = "retries"
-	hungry  = "hungry"
+	memoryHog  = "hungry"
 )
 
 // allOfAKind lists the workloads that exist until the end.
-var allOfAKind = []string{serves, probed, done, once, hungry}
+var allOfAKind = []string{serves, probed, done, once, memoryHog}
 
 // probeSeconds is the interval of probes. With more probes, an emulated guest would spend half
 // its time on them.
@@ -184,7 +184,7 @@ func deployKind(t *testing.T, c *rikcluster.Cluster, k *kindColumn) {
 	// run.
 	k.deploy(t, c, done, "exit 0", rikv1alpha1.RestartOnFailure, nil)
 	k.deploy(t, c, once, "echo why; exit 3", rikv1alpha1.RestartNever, nil)
-	k.deploy(t, c, hungry, "tail /dev/zero", rikv1alpha1.RestartNever, nil)
+	k.deploy(t, c, memoryHog, "tail /dev/zero", rikv1alpha1.RestartNever, nil)
 	k.deploy(t, c, serves, listens, "", func(o *rikv1alpha1.Container) {
 		o.Env, o.EnvFrom = env, []rikv1alpha1.EnvFromSource{{Prefix: "MORE_", Secret: "password"}}
 		o.Ports = []rikv1alpha1.Port{{Port: k.port, TargetPort: 8080, Type: rikv1alpha1.PortNodePort}}

@@ -44,7 +44,7 @@ func longCut(t *testing.T, c *rikcluster.Cluster, cut time.Duration, replaced bo
 	kept := on(t, c, "keep", "node-2")
 	c.Machine(2).Unplug()
 	for end := time.Now().Add(cut); time.Now().Before(end); {
-		noDoubles(t, c)
+		noDuplicates(t, c)
 		pause(t.Context(), time.Second)
 	}
 	if !runs(c, kept) {
@@ -66,7 +66,7 @@ func longCut(t *testing.T, c *rikcluster.Cluster, cut time.Duration, replaced bo
 	}
 	threeReady(c, "keep")
 	threeReady(c, "stop")
-	noDoubles(t, c)
+	noDuplicates(t, c)
 	if replaced {
 		return
 	}
@@ -76,9 +76,9 @@ func longCut(t *testing.T, c *rikcluster.Cluster, cut time.Duration, replaced bo
 	}
 }
 
-// noDoubles compares the number of processes of the workload with onDisconnect: Stop with its
+// noDuplicates compares the number of processes of the workload with onDisconnect: Stop with its
 // replicas.
-func noDoubles(t *testing.T, c *rikcluster.Cluster) {
+func noDuplicates(t *testing.T, c *rikcluster.Cluster) {
 	t.Helper()
 	running := c.InstanceProcesses("hello")
 	n := 0

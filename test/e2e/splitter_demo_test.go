@@ -28,7 +28,7 @@ func TestPrivilegedSplitDemo(t *testing.T) {
 	requireGone := unstopped(t, "rik-e2e-split")
 	out := demo("up")
 	requireGone()
-	if diff := cmp.Diff(story, really(out)); diff != "" {
+	if diff := cmp.Diff(demoSteps, measuredCounts(out)); diff != "" {
 		t.Errorf("what ran in the clusters (-want +got):\n%s\n%s", diff, out)
 	}
 	requests, failures := counted(t, out, "requests"), counted(t, out, "failures")
@@ -48,14 +48,14 @@ func TestPrivilegedSplitDemo(t *testing.T) {
 	}
 }
 
-// story is how many containers run in east and west: at first, after scaling, with west
+// demoSteps is how many containers run in east and west: at first, after scaling, with west
 // disconnected, where its three still run, and after it is back.
-var story = [][2]string{{"5", "5"}, {"4", "3"}, {"7", "3"}, {"4", "3"}}
+var demoSteps = [][2]string{{"5", "5"}, {"4", "3"}, {"7", "3"}, {"4", "3"}}
 
 var reallyRuns = regexp.MustCompile(`(?s)east really runs (\d+) containers\n.*?west really runs (\d+) containers\n`)
 
-// really returns the numbers that the demo found in the clusters' cgroups.
-func really(out string) [][2]string {
+// measuredCounts returns the numbers that the demo found in the clusters' cgroups.
+func measuredCounts(out string) [][2]string {
 	var found [][2]string
 	for _, m := range reallyRuns.FindAllStringSubmatch(out, -1) {
 		found = append(found, [2]string{m[1], m[2]})

@@ -145,7 +145,7 @@ func (d *splitDrill) makeVolumes() {
 // everything.
 func (d *splitDrill) round(round, kills int) {
 	d.t.Helper()
-	cutAt, mendAt := d.stretch(round, kills)
+	cutAt, mendAt := d.cutRange(round, kills)
 	ticker := time.NewTicker(splitPace)
 	defer ticker.Stop()
 	for i := range kills {
@@ -174,8 +174,8 @@ func (d *splitDrill) round(round, kills int) {
 	d.rest(round)
 }
 
-// stretch returns the kills of a round between which south is cut.
-func (d *splitDrill) stretch(round, kills int) (cutAt, mendAt int) {
+// cutRange returns the kills of a round between which south is cut.
+func (d *splitDrill) cutRange(round, kills int) (cutAt, mendAt int) {
 	switch round % 3 {
 	case 0:
 		return 1, kills / 2
@@ -231,7 +231,7 @@ func (d *splitDrill) rest(round int) {
 	for _, cluster := range d.clusters() {
 		d.below.namespaceOf(cluster) // waits for it
 	}
-	var seen splitSight
+	var seen splitState
 	insist(d.t, fmt.Sprintf("round %d, coming to rest", round), func() error {
 		var err error
 		if seen, err = d.look(d.t.Context()); err != nil {
@@ -245,15 +245,15 @@ func (d *splitDrill) rest(round int) {
 }
 
 // look reads everything: the kcp, and the clusters directly.
-func (d *splitDrill) look(ctx context.Context) (splitSight, error) {
-	s := splitSight{below: map[string]*belowSight{}}
+func (d *splitDrill) look(ctx context.Context) (splitState, error) {
+	s := splitState{below: map[string]*clusterState{}}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
 		s.upstream, err = d.up.AppsV1().Deployments(splitNamespace).List(ctx, metav1.ListOptions{})
 		return err
 	})
 	for _, cluster := range d.clusters() {
-		b := &belowSight{}
+		b := &clusterState{}
 		s.below[cluster] = b
 		namespace := d.below.namespaceOf(cluster)
 		group.Go(func() error { return b.read(ctx, d.aside(cluster), namespace) })

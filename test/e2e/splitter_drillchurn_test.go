@@ -29,8 +29,8 @@ const (
 	splitVersion = "drill.rik.dev/version"
 )
 
-// splitWish is what a root's annotations ask for.
-type splitWish struct {
+// splitSettings is what a root's annotations ask for.
+type splitSettings struct {
 	hints map[string]string
 	// surge returns how many replicas above the total may run.
 	surge func(whole int32) int64
@@ -44,9 +44,9 @@ func number(n int64) func(int32) int64 { return func(int32) int64 { return n } }
 
 const hint = workloadv1alpha1.HintPrefix
 
-// splitWishes are first those for roots that are split by replicas, and then those for other
+// allSplitSettings are first those for roots that are split by replicas, and then those for other
 // roots.
-var splitWishes = []splitWish{
+var allSplitSettings = []splitSettings{
 	{surge: quarter},
 	{hints: map[string]string{hint + "grace-period": "3s"}, surge: quarter},
 	{hints: map[string]string{hint + "strategy": "weighted", hint + "weights": "east=3,west=1", hint + "grace-period": "3s"}, surge: quarter},
@@ -81,7 +81,7 @@ func (r *splitRoot) number() int {
 func (r *splitRoot) hasClaim() bool { return r.number()%4 == 0 }
 func (r *splitRoot) hasNeeds() bool { return r.number()%2 == 0 }
 
-func (r *splitRoot) ceiling() int64 { return int64(r.whole) + splitWishes[r.wish].surge(r.whole) }
+func (r *splitRoot) ceiling() int64 { return int64(r.whole) + allSplitSettings[r.wish].surge(r.whole) }
 
 // leaving is the steady root whose parts must leave south in every cut.
 var leaving = splitRoot{name: "steady-1", whole: 6, wish: 1, steady: true}
@@ -159,7 +159,7 @@ func (c *splitChurn) step() {
 	c.steps++
 	name := fmt.Sprintf("r%d", c.d.rand.IntN(splitRoots))
 	choice, whole := c.d.rand.IntN(20), int32(c.d.rand.IntN(splitMost+1))
-	wish, cluster := c.d.rand.IntN(len(splitWishes)), c.d.clusters()[c.d.rand.IntN(3)]
+	wish, cluster := c.d.rand.IntN(len(allSplitSettings)), c.d.clusters()[c.d.rand.IntN(3)]
 	r := c.roots[name]
 	switch {
 	case choice >= 18:
@@ -179,7 +179,7 @@ func (c *splitChurn) step() {
 		r.version++
 		c.change(r, "template changed")
 	case choice < 13:
-		if splitWishes[r.wish].undivided == splitWishes[wish].undivided {
+		if allSplitSettings[r.wish].undivided == allSplitSettings[wish].undivided {
 			r.wish = wish
 		}
 		c.change(r, "hints changed")
@@ -228,7 +228,7 @@ func (r *splitRoot) object() *appsv1.Deployment {
 		pod.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: r.name}}}}
 	}
 	return &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: r.name, Annotations: maps.Clone(splitWishes[r.wish].hints)},
+		ObjectMeta: metav1.ObjectMeta{Name: r.name, Annotations: maps.Clone(allSplitSettings[r.wish].hints)},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &r.whole, Selector: &metav1.LabelSelector{MatchLabels: set},
 			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType},
@@ -242,12 +242,12 @@ func (c *splitChurn) change(r *splitRoot, what string) {
 	c.d.t.Helper()
 	c.d.below.allow(r)
 	hints := map[string]any{}
-	for _, w := range splitWishes {
+	for _, w := range allSplitSettings {
 		for name := range w.hints {
 			hints[name] = nil
 		}
 	}
-	for name, value := range splitWishes[r.wish].hints {
+	for name, value := range allSplitSettings[r.wish].hints {
 		hints[name] = value
 	}
 	c.patch(r.name, map[string]any{

@@ -16,20 +16,20 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// splitSight is the state at one time, of the kcp and of the clusters.
-type splitSight struct {
+// splitState is the state at one time, of the kcp and of the clusters.
+type splitState struct {
 	upstream *appsv1.DeploymentList
-	below    map[string]*belowSight
+	below    map[string]*clusterState
 }
 
-// belowSight is the state of the drill's objects in one cluster.
-type belowSight struct {
+// clusterState is the state of the drill's objects in one cluster.
+type clusterState struct {
 	deployments []appsv1.Deployment
 	pods        []corev1.Pod
 	needs       []string // of ConfigMaps and Secrets
 }
 
-func (b *belowSight) read(ctx context.Context, client kubernetes.Interface, namespace string) error {
+func (b *clusterState) read(ctx context.Context, client kubernetes.Interface, namespace string) error {
 	deployments, err := client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func (b *belowSight) read(ctx context.Context, client kubernetes.Interface, name
 	return nil
 }
 
-func (s splitSight) String() string {
+func (s splitState) String() string {
 	pods := 0
 	for _, b := range s.below {
 		pods += len(b.pods)
@@ -89,7 +89,7 @@ type splitFamilies struct {
 }
 
 // families sorts the kcp's objects, and reports leaves that are being deleted or have no root.
-func (s splitSight) families() (splitFamilies, []error) {
+func (s splitState) families() (splitFamilies, []error) {
 	f := splitFamilies{map[types.UID]*appsv1.Deployment{}, map[types.UID][]*appsv1.Deployment{}, map[string]map[string]*appsv1.Deployment{}}
 	var problems []error
 	for i := range s.upstream.Items {
@@ -121,7 +121,7 @@ func (s splitSight) families() (splitFamilies, []error) {
 }
 
 // check returns everything that is not correct at rest.
-func (s splitSight) check(c *splitChurn) []error {
+func (s splitState) check(c *splitChurn) []error {
 	f, problems := s.families()
 	if len(f.roots) != len(c.roots) {
 		problems = append(problems, fmt.Errorf("there are %d roots, want %d", len(f.roots), len(c.roots)))
@@ -149,7 +149,7 @@ func (s splitSight) check(c *splitChurn) []error {
 
 // summed checks that each leaf is the same in its cluster and upstream, and that the root's
 // status is the sum of the clusters' statuses.
-func (s splitSight) summed(r *splitRoot, root *appsv1.Deployment, leaves []*appsv1.Deployment) []error {
+func (s splitState) summed(r *splitRoot, root *appsv1.Deployment, leaves []*appsv1.Deployment) []error {
 	var problems []error
 	var sum counts
 	for _, leaf := range leaves {
@@ -177,7 +177,7 @@ func (r *splitRoot) divided(root *appsv1.Deployment, leaves []*appsv1.Deployment
 		parts = append(parts, fmt.Sprintf("%s %d", leaf.Labels[workloadv1alpha1.ClusterLabel], *leaf.Spec.Replicas))
 	}
 	unplaced := unplacedOf(root)
-	if splitWishes[r.wish].undivided {
+	if allSplitSettings[r.wish].undivided {
 		// For such a root, 1 or 0 is unplaced.
 		unplaced *= r.whole
 	}
@@ -200,7 +200,7 @@ func unplacedOf(root *appsv1.Deployment) int32 {
 	return 0
 }
 
-func (b *belowSight) deployment(leaf *appsv1.Deployment) (*appsv1.Deployment, bool) {
+func (b *clusterState) deployment(leaf *appsv1.Deployment) (*appsv1.Deployment, bool) {
 	i := slices.IndexFunc(b.deployments, func(d appsv1.Deployment) bool {
 		return d.Name == workloadv1alpha1.NameInCluster(leaf) && d.Annotations[workloadv1alpha1.UpstreamUIDAnnotation] == string(leaf.UID)
 	})
@@ -235,7 +235,7 @@ func (r *splitRoot) carried(leaf, below *appsv1.Deployment, pods []corev1.Pod) [
 }
 
 // nothingElse checks that a cluster has nothing that upstream does not want there.
-func (b *belowSight) nothingElse(cluster string, wanted map[string]*appsv1.Deployment, needs []string) []error {
+func (b *clusterState) nothingElse(cluster string, wanted map[string]*appsv1.Deployment, needs []string) []error {
 	var problems []error
 	var want int32
 	for _, leaf := range wanted {

@@ -13,8 +13,8 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// foreseen has the compared parts of the output of rikctl plan and rikctl whatif for a root.
-type foreseen struct {
+// predicted has the compared parts of the output of rikctl plan and rikctl whatif for a root.
+type predicted struct {
 	Name     string
 	Clusters []struct {
 		Cluster string
@@ -24,7 +24,7 @@ type foreseen struct {
 }
 
 // ends returns the parts at the end.
-func (f foreseen) ends() parts {
+func (f predicted) ends() parts {
 	got := parts{}
 	for _, c := range f.Clusters {
 		if c.End != nil && c.End.Has > 0 {
@@ -67,7 +67,7 @@ spec:
 		if out.Code != 1 {
 			c.tb.Fatalf("the plan of %s ends with code %d, want 1: there are changes\n%s%s", step.what, out.Code, out.Stdout, out.Stderr)
 		}
-		var plan []foreseen
+		var plan []predicted
 		if err := json.Unmarshal([]byte(out.Stdout), &plan); err != nil || len(plan) != 1 {
 			c.tb.Fatalf("the plan of %s: %v\n%s", step.what, err, out.Stdout)
 		}
@@ -92,7 +92,7 @@ spec:
 func (c *splitCase) losingWest(before parts) {
 	c.tb.Helper()
 	out := c.do("rikctl", "whatif", "--lose-cluster", "west", "deployment/web", "-o", "json")
-	var impact struct{ Changes []foreseen }
+	var impact struct{ Changes []predicted }
 	if err := json.Unmarshal([]byte(out), &impact); err != nil || len(impact.Changes) != 1 {
 		c.tb.Fatalf("what if west is lost: %v\n%s", err, out)
 	}

@@ -35,9 +35,9 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// TestWhatIsBelievedIsReadOnly tests the resources whose content the controller, nodes and other
+// TestTrustedResourcesAreReadOnly tests the resources whose content the controller, nodes and other
 // users trust.
-func TestWhatIsBelievedIsReadOnly(t *testing.T) {
+func TestTrustedResourcesAreReadOnly(t *testing.T) {
 	t.Parallel()
 	for _, r := range tenancy.Granted(tenancy.All) {
 		switch r.Name {

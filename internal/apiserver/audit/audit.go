@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	fileMegabytes, files                 = 64, 4
-	strangersMegabytes, strangersBackups = 8, 1
+	fileMegabytes, files                             = 64, 4
+	unauthenticatedMegabytes, unauthenticatedBackups = 8, 1
 )
 
 // AnnotationNotRecorded contains the number of similar requests before an entry that were not
@@ -34,30 +34,30 @@ const AnnotationNotRecorded = "rik.dev/not-recorded"
 
 // Log is an audit log. A nil Log records nothing.
 type Log struct {
-	known, strangers *file
-	toKnown          audit.Backend
-	toStrangers      audit.Backend
+	authenticated, unauthenticated *file
+	toAuthenticated                audit.Backend
+	toUnauthenticated              audit.Backend
 
-	strangersLimit, deniedLimit *limiter
+	unauthenticatedLimit, deniedLimit *limiter
 }
 
 // Open creates a log that writes to path, and to the file next to it that StrangersFile names.
 // The files are created at the first entry, with mode 0600.
 func Open(path string) *Log {
 	l := &Log{
-		known:          newFile(path, fileMegabytes, files),
-		strangers:      newFile(StrangersFile(path), strangersMegabytes, strangersBackups),
-		strangersLimit: newLimiter(strangersRates, time.Now),
-		deniedLimit:    newLimiter(deniedRates, time.Now),
+		authenticated:        newFile(path, fileMegabytes, files),
+		unauthenticated:      newFile(UnauthenticatedFile(path), unauthenticatedMegabytes, unauthenticatedBackups),
+		unauthenticatedLimit: newLimiter(unauthenticatedRates, time.Now),
+		deniedLimit:          newLimiter(deniedRates, time.Now),
 	}
-	l.toKnown = auditlog.NewBackend(l.known, auditlog.FormatJson, auditv1.SchemeGroupVersion)
-	l.toStrangers = auditlog.NewBackend(l.strangers, auditlog.FormatJson, auditv1.SchemeGroupVersion)
+	l.toAuthenticated = auditlog.NewBackend(l.authenticated, auditlog.FormatJson, auditv1.SchemeGroupVersion)
+	l.toUnauthenticated = auditlog.NewBackend(l.unauthenticated, auditlog.FormatJson, auditv1.SchemeGroupVersion)
 	return l
 }
 
-// StrangersFile returns the file in which a log records the requests without a valid
+// UnauthenticatedFile returns the file in which a log records the requests without a valid
 // credential.
-func StrangersFile(path string) string {
+func UnauthenticatedFile(path string) string {
 	extension := filepath.Ext(path)
 	return strings.TrimSuffix(path, extension) + "-unauthenticated" + extension
 }
@@ -80,7 +80,7 @@ func (l *Log) Close() error {
 	if l == nil {
 		return nil
 	}
-	return errors.Join(l.known.Close(), l.strangers.Close())
+	return errors.Join(l.authenticated.Close(), l.unauthenticated.Close())
 }
 
 // ProcessEvents implements audit.Backend.
@@ -94,14 +94,14 @@ func (l *Log) ProcessEvents(events ...*auditinternal.Event) bool {
 
 func (l *Log) process(event *auditinternal.Event) bool {
 	switch sortOut(event) {
-	case fromStranger:
-		skipped, ok := l.strangersLimit.take(sourceOf(event))
-		return !ok || l.toStrangers.ProcessEvents(cut(event, strangersBounds, skipped))
+	case fromUnauthenticated:
+		skipped, ok := l.unauthenticatedLimit.take(sourceOf(event))
+		return !ok || l.toUnauthenticated.ProcessEvents(cut(event, unauthenticatedBounds, skipped))
 	case denied:
 		skipped, ok := l.deniedLimit.take(event.User.Username)
-		return !ok || l.toKnown.ProcessEvents(cut(event, knownBounds, skipped))
+		return !ok || l.toAuthenticated.ProcessEvents(cut(event, knownBounds, skipped))
 	case recorded:
-		return l.toKnown.ProcessEvents(cut(event, knownBounds, 0))
+		return l.toAuthenticated.ProcessEvents(cut(event, knownBounds, 0))
 	default:
 		return true
 	}

@@ -54,13 +54,13 @@ func TestSortOut(t *testing.T) {
 		"a denied event":                 {event("ann", "create", "", "events", "", 403), denied},
 		"a lease":                        {event("ann", "update", "coordination.k8s.io", "leases", "", 200), dropped},
 		"a question of one's own rights": {event("ann", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", 201), dropped},
-		"no credential":                  {event("", "get", "", "secrets", "", 401), fromStranger},
+		"no credential":                  {event("", "get", "", "secrets", "", 401), fromUnauthenticated},
 		"a health check":                 {event(user.Anonymous, "get", "", "", "", 200), dropped},
-		"a refused anonymous request":    {event(user.Anonymous, "get", "", "", "", 403), fromStranger},
-		"an anonymous post":              {event(user.Anonymous, "post", "", "", "", 200), fromStranger},
+		"a refused anonymous request":    {event(user.Anonymous, "get", "", "", "", 403), fromUnauthenticated},
+		"an anonymous post":              {event(user.Anonymous, "post", "", "", "", 200), fromUnauthenticated},
 		"a node that joins":              {event("rik:join-token:1", "join", "rik.dev", "nodes", "", 200), recorded},
 		"a node that may not join":       {event("rik:join-token:1", "join", "rik.dev", "nodes", "", 409), denied},
-		"a bad join token":               {event("", "join", "rik.dev", "nodes", "", 401), fromStranger},
+		"a bad join token":               {event("", "join", "rik.dev", "nodes", "", 401), fromUnauthenticated},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestEntriesAreBounded(t *testing.T) {
 			Annotations:    map[string]string{"a": text("annotation"), text("key"): "b"},
 		}
 		before := e.DeepCopy()
-		for b, largest := range map[bounds]int{knownBounds: largestKnown, strangersBounds: largestStranger} {
+		for b, largest := range map[bounds]int{knownBounds: largestKnown, unauthenticatedBounds: largestStranger} {
 			out := cut(e, b, 3)
 			line, err := runtime.Encode(audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), out)
 			if err != nil {
@@ -153,13 +153,13 @@ func lines(t *testing.T, path string) []auditv1.Event {
 	return out
 }
 
-func TestStrangersAreSeparateAndFew(t *testing.T) {
+func TestUnauthenticatedRequestsAreSeparateAndFew(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l := Open(path)
 	t.Cleanup(func() { _ = l.Close() })
 	now := time.Now()
-	l.strangersLimit = newLimiter(strangersRates, func() time.Time { return now })
+	l.unauthenticatedLimit = newLimiter(unauthenticatedRates, func() time.Time { return now })
 	l.process(event("ann", "create", "", "configmaps", "", 201))
 	for range 5000 {
 		e := event("", "get", "", "secrets", "", http.StatusUnauthorized)
@@ -169,8 +169,8 @@ func TestStrangersAreSeparateAndFew(t *testing.T) {
 	if got := lines(t, path); len(got) != 1 || got[0].User.Username != "ann" {
 		t.Errorf("the log has %d entries, want the user's one", len(got))
 	}
-	if got := len(lines(t, StrangersFile(path))); got != strangersRates.burstEach {
-		t.Errorf("%d requests without a credential are recorded, want %d", got, strangersRates.burstEach)
+	if got := len(lines(t, UnauthenticatedFile(path))); got != unauthenticatedRates.burstEach {
+		t.Errorf("%d requests without a credential are recorded, want %d", got, unauthenticatedRates.burstEach)
 	}
 	// Another address is still recorded, and the first one is recorded again later.
 	other := event("", "get", "", "secrets", "", http.StatusUnauthorized)
@@ -178,27 +178,27 @@ func TestStrangersAreSeparateAndFew(t *testing.T) {
 	l.process(other)
 	now = now.Add(time.Minute)
 	l.process(event("", "get", "", "secrets", "", http.StatusUnauthorized))
-	got := lines(t, StrangersFile(path))
-	if len(got) != strangersRates.burstEach+2 {
-		t.Fatalf("%d requests without a credential are recorded, want %d", len(got), strangersRates.burstEach+2)
+	got := lines(t, UnauthenticatedFile(path))
+	if len(got) != unauthenticatedRates.burstEach+2 {
+		t.Fatalf("%d requests without a credential are recorded, want %d", len(got), unauthenticatedRates.burstEach+2)
 	}
-	if last := got[len(got)-1]; last.Annotations[AnnotationNotRecorded] != fmt.Sprint(5000-strangersRates.burstEach) {
+	if last := got[len(got)-1]; last.Annotations[AnnotationNotRecorded] != fmt.Sprint(5000-unauthenticatedRates.burstEach) {
 		t.Errorf("annotations of the last = %v, want the number of those left out", last.Annotations)
 	}
 }
 
-func TestStrangersOfManyAddressesAreFew(t *testing.T) {
+func TestUnauthenticatedRequestsOfManyAddressesAreFew(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	l := newLimiter(strangersRates, func() time.Time { return now })
+	l := newLimiter(unauthenticatedRates, func() time.Time { return now })
 	taken := 0
 	for i := range 10 * maxSources {
 		if _, ok := l.take(fmt.Sprint("address ", i)); ok {
 			taken++
 		}
 	}
-	if taken != strangersRates.burstAll || l.sources.Len() > maxSources {
-		t.Errorf("%d entries and %d sources in memory, want %d and at most %d", taken, l.sources.Len(), strangersRates.burstAll, maxSources)
+	if taken != unauthenticatedRates.burstAll || l.sources.Len() > maxSources {
+		t.Errorf("%d entries and %d sources in memory, want %d and at most %d", taken, l.sources.Len(), unauthenticatedRates.burstAll, maxSources)
 	}
 }
 
@@ -279,7 +279,7 @@ func TestRecord(t *testing.T) {
 	if len(got) != 1 || got[0].Verb != "join" || got[0].ObjectRef.Name != "n1" || got[0].SourceIPs[0] != "192.0.2.1" || got[0].Annotations["a"] != "b" {
 		t.Errorf("the log has %+v", got)
 	}
-	if got := lines(t, StrangersFile(path)); len(got) != 1 || got[0].ObjectRef.Name != "n2" {
-		t.Errorf("the file of strangers has %+v", got)
+	if got := lines(t, UnauthenticatedFile(path)); len(got) != 1 || got[0].ObjectRef.Name != "n2" {
+		t.Errorf("the file of unauthenticated requests has %+v", got)
 	}
 }

@@ -18,8 +18,8 @@ import (
 type bounds struct{ uri, text, list int }
 
 var (
-	knownBounds     = bounds{uri: 4096, text: 512, list: 16}
-	strangersBounds = bounds{uri: 512, text: 128, list: 4}
+	knownBounds           = bounds{uri: 4096, text: 512, list: 16}
+	unauthenticatedBounds = bounds{uri: 512, text: 128, list: 4}
 )
 
 const cutMark = "...(cut)"

@@ -15,7 +15,7 @@ type rates struct {
 }
 
 var (
-	strangersRates = rates{each: rate.Every(10 * time.Second), burstEach: 20, all: 1, burstAll: 200}
+	unauthenticatedRates = rates{each: rate.Every(10 * time.Second), burstEach: 20, all: 1, burstAll: 200}
 	// A user can cause at most 3,600 entries of denied requests an hour after the first hundred.
 	deniedRates = rates{each: 1, burstEach: 100, all: 20, burstAll: 2000}
 )
@@ -48,7 +48,7 @@ func newLimiter(r rates, now func() time.Time) *limiter {
 func (l *limiter) take(name string) (skipped int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	name = shorten(name, strangersBounds.text)
+	name = shorten(name, unauthenticatedBounds.text)
 	s, found := l.get(name)
 	if !found {
 		s = &source{limit: rate.NewLimiter(l.rates.each, l.rates.burstEach)}

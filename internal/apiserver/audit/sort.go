@@ -15,7 +15,7 @@ const (
 	dropped class = iota
 	recorded
 	denied
-	fromStranger
+	fromUnauthenticated
 )
 
 // changes are the verbs of requests that change something. The last ones are those of requests
@@ -42,9 +42,9 @@ func sortOut(event *auditinternal.Event) class {
 		code = event.ResponseStatus.Code
 	}
 	switch {
-	case isStranger(event) && (code == http.StatusUnauthorized || code == http.StatusForbidden || code == 0 || changesSomething(event)):
-		return fromStranger
-	case isStranger(event):
+	case isUnauthenticated(event) && (code == http.StatusUnauthorized || code == http.StatusForbidden || code == 0 || changesSomething(event)):
+		return fromUnauthenticated
+	case isUnauthenticated(event):
 		return dropped // health checks
 	case code == http.StatusForbidden, code == http.StatusUnauthorized, isEntry(event) && code >= http.StatusBadRequest:
 		return denied
@@ -57,8 +57,8 @@ func sortOut(event *auditinternal.Event) class {
 	}
 }
 
-// isStranger reports whether a request has no valid credential.
-func isStranger(event *auditinternal.Event) bool {
+// isUnauthenticated reports whether a request has no valid credential.
+func isUnauthenticated(event *auditinternal.Event) bool {
 	name := event.User.Username
 	return name == "" || name == user.Anonymous || slices.Contains(event.User.Groups, user.AllUnauthenticated)
 }

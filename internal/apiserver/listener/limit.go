@@ -24,17 +24,17 @@ const (
 	// minFree is the number of files that are left for the datastore and other uses, if the limit
 	// of open files allows it.
 	minFree = 256
-	// maxStrangers bounds the memory of unauthenticated connections, which use about 40 KB each.
-	maxStrangers = 4096
+	// maxUnauthenticated bounds the memory of unauthenticated connections, which use about 40 KB each.
+	maxUnauthenticated = 4096
 )
 
 // Budget limits the connections of a process.
 type Budget struct {
 	// All is the limit of all connections.
 	All int
-	// Strangers is the limit of unauthenticated connections. StrangersEach is that limit for one
+	// Unauthenticated is the limit of unauthenticated connections. UnauthenticatedEach is that limit for one
 	// address (or one /64 of IPv6).
-	Strangers, StrangersEach int
+	Unauthenticated, UnauthenticatedEach int
 }
 
 // BudgetFor derives a budget from the limit of open files. It leaves a quarter of the files,
@@ -43,8 +43,8 @@ type Budget struct {
 func BudgetFor(files uint64) Budget {
 	n := int(min(files, 1<<20))
 	all := n - min(max(n/4, minFree), n/2)
-	strangers := min(all/2, maxStrangers)
-	return Budget{All: all, Strangers: strangers, StrangersEach: (strangers + 1) / 2}
+	unauthenticated := min(all/2, maxUnauthenticated)
+	return Budget{All: all, Unauthenticated: unauthenticated, UnauthenticatedEach: (unauthenticated + 1) / 2}
 }
 
 // Connections counts the connections of a process's listeners, which share one limit of open
@@ -56,13 +56,13 @@ type Connections struct {
 
 	mu  sync.Mutex
 	all int
-	// strangers is the number of unauthenticated connections. The maps contain them, the oldest
+	// unauthenticated is the number of unauthenticated connections. The maps contain them, the oldest
 	// of a group first.
-	strangers  int
-	groups     map[netip.Prefix]*group
-	byRemote   map[remote]*conn
-	refused    int
-	reportedAt time.Time
+	unauthenticated int
+	groups          map[netip.Prefix]*group
+	byRemote        map[remote]*conn
+	refused         int
+	reportedAt      time.Time
 }
 
 // remote identifies a connection among those that are open.
@@ -162,12 +162,12 @@ func (l limited) Accept() (net.Conn, error) {
 // conn is a connection that is counted until it is closed.
 type conn struct {
 	net.Conn
-	connections *Connections
-	key         remote
-	from        netip.Prefix
-	since       time.Time
-	stranger    bool
-	counted     bool
+	connections     *Connections
+	key             remote
+	from            netip.Prefix
+	since           time.Time
+	unauthenticated bool
+	counted         bool
 }
 
 // Close implements net.Conn.
@@ -215,10 +215,10 @@ func (c *Connections) admit(accepted net.Conn) *conn {
 func (c *Connections) makeRoomLocked(added *conn) (evicted *conn, reason string) {
 	own := c.groups[added.from]
 	switch {
-	case own != nil && len(own.members) >= c.budget.StrangersEach:
+	case own != nil && len(own.members) >= c.budget.UnauthenticatedEach:
 		evicted, reason = own.members[0], fmt.Sprintf("%d connections of this address are not authenticated", len(own.members))
-	case c.strangers >= c.budget.Strangers:
-		evicted, reason = c.oldestOfMostLocked(), fmt.Sprintf("%d connections are not authenticated", c.strangers)
+	case c.unauthenticated >= c.budget.Unauthenticated:
+		evicted, reason = c.oldestOfMostLocked(), fmt.Sprintf("%d connections are not authenticated", c.unauthenticated)
 	case c.all >= c.budget.All:
 		evicted, reason = c.oldestOfMostLocked(), fmt.Sprintf("there are %d connections; a higher limit of open files allows more", c.all)
 	default:
@@ -253,19 +253,19 @@ func (c *Connections) addLocked(added *conn) {
 		c.groups[added.from] = g
 	}
 	g.members = append(g.members, added)
-	added.stranger, added.counted = true, true
-	c.strangers++
+	added.unauthenticated, added.counted = true, true
+	c.unauthenticated++
 	c.all++
 	c.byRemote[added.key] = added
 }
 
 // settleLocked removes a connection from the unauthenticated ones.
 func (c *Connections) settleLocked(known *conn) {
-	if !known.stranger {
+	if !known.unauthenticated {
 		return
 	}
-	known.stranger = false
-	c.strangers--
+	known.unauthenticated = false
+	c.unauthenticated--
 	if c.byRemote[known.key] == known {
 		delete(c.byRemote, known.key)
 	}

@@ -17,10 +17,10 @@ import (
 func TestBudgetFor(t *testing.T) {
 	t.Parallel()
 	for files, want := range map[uint64]Budget{
-		400:     {All: 200, Strangers: 100, StrangersEach: 50},
-		1024:    {All: 768, Strangers: 384, StrangersEach: 192},
-		20_000:  {All: 15_000, Strangers: 4096, StrangersEach: 2048},
-		1 << 62: {All: 786_432, Strangers: 4096, StrangersEach: 2048},
+		400:     {All: 200, Unauthenticated: 100, UnauthenticatedEach: 50},
+		1024:    {All: 768, Unauthenticated: 384, UnauthenticatedEach: 192},
+		20_000:  {All: 15_000, Unauthenticated: 4096, UnauthenticatedEach: 2048},
+		1 << 62: {All: 786_432, Unauthenticated: 4096, UnauthenticatedEach: 2048},
 	} {
 		if got := BudgetFor(files); got != want {
 			t.Errorf("BudgetFor(%d) = %+v, want %+v", files, got, want)
@@ -41,20 +41,20 @@ func (c *fakeConn) LocalAddr() net.Addr {
 func (c *fakeConn) RemoteAddr() net.Addr { return c.from }
 func (c *fakeConn) Close() error         { c.closed = true; return nil }
 
-// crowd creates connections within a budget, with a time that the test sets.
-type crowd struct {
+// connectionFactory creates connections within a budget, with a time that the test sets.
+type connectionFactory struct {
 	*Connections
 	at   time.Time
 	port int
 }
 
-func newCrowd(b Budget) *crowd {
-	c := &crowd{Connections: NewConnections(b, nil), at: time.Unix(1_700_000_000, 0)}
+func newConnectionFactory(b Budget) *connectionFactory {
+	c := &connectionFactory{Connections: NewConnections(b, nil), at: time.Unix(1_700_000_000, 0)}
 	c.now = func() time.Time { return c.at }
 	return c
 }
 
-func (c *crowd) dial(ip string) (*fakeConn, *conn) {
+func (c *connectionFactory) dial(ip string) (*fakeConn, *conn) {
 	c.port++
 	f := &fakeConn{from: &net.TCPAddr{IP: net.ParseIP(ip), Port: c.port}}
 	return f, c.admit(f)
@@ -64,7 +64,7 @@ func (c *crowd) dial(ip string) (*fakeConn, *conn) {
 // with the limit of open files of a small machine.
 func TestNodesBehindOneAddressFit(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(BudgetFor(20_000))
+	c := newConnectionFactory(BudgetFor(20_000))
 	for i := range 10_000 {
 		f, admitted := c.dial("198.51.100.7")
 		if admitted == nil || f.closed {
@@ -76,14 +76,14 @@ func TestNodesBehindOneAddressFit(t *testing.T) {
 			c.Authenticated(f.LocalAddr(), f.RemoteAddr().String())
 		}
 	}
-	if c.all != 10_000 || c.strangers != 0 || len(c.groups) != 0 || len(c.byRemote) != 0 {
-		t.Errorf("%d connections, %d strangers, %d groups, %d by address", c.all, c.strangers, len(c.groups), len(c.byRemote))
+	if c.all != 10_000 || c.unauthenticated != 0 || len(c.groups) != 0 || len(c.byRemote) != 0 {
+		t.Errorf("%d connections, %d unauthenticated, %d groups, %d by address", c.all, c.unauthenticated, len(c.groups), len(c.byRemote))
 	}
 }
 
-func TestStrangersOfOneAddressMakeRoom(t *testing.T) {
+func TestUnauthenticatedConnectionsOfOneAddressMakeRoom(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(Budget{All: 100, Strangers: 20, StrangersEach: 5})
+	c := newConnectionFactory(Budget{All: 100, Unauthenticated: 20, UnauthenticatedEach: 5})
 	known, admitted := c.dial("192.0.2.1")
 	Authenticate(admitted)
 	first, _ := c.dial("192.0.2.1")
@@ -107,9 +107,9 @@ func TestStrangersOfOneAddressMakeRoom(t *testing.T) {
 	}
 }
 
-func TestStrangersOfManyAddressesMakeRoom(t *testing.T) {
+func TestUnauthenticatedConnectionsOfManyAddressesMakeRoom(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(Budget{All: 100, Strangers: 6, StrangersEach: 4})
+	c := newConnectionFactory(Budget{All: 100, Unauthenticated: 6, UnauthenticatedEach: 4})
 	crowdOf, _ := c.dial("2001:db8:0:1::1")
 	c.dial("2001:db8:0:1::2") // of the same /64
 	c.dial("2001:db8:0:1::3")
@@ -127,7 +127,7 @@ func TestStrangersOfManyAddressesMakeRoom(t *testing.T) {
 
 func TestAllConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(Budget{All: 4, Strangers: 3, StrangersEach: 2})
+	c := newConnectionFactory(Budget{All: 4, Unauthenticated: 3, UnauthenticatedEach: 2})
 	var ended *conn
 	for range 4 {
 		_, ended = c.dial("192.0.2.1")
@@ -167,7 +167,7 @@ func TestByCertificate(t *testing.T) {
 	}
 	server := pair(authority.IssueServer([]string{"127.0.0.1"}, time.Hour))
 	client := pair(authority.IssueClient(pkix.Name{CommonName: "n1"}, time.Hour))
-	c := NewConnections(Budget{All: 10, Strangers: 5, StrangersEach: 5}, nil)
+	c := NewConnections(Budget{All: 10, Unauthenticated: 5, UnauthenticatedEach: 5}, nil)
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestByCertificate(t *testing.T) {
 	poll.Until(t, 30*time.Second, "one of three connections has not authenticated", func(context.Context) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.all != 3 || c.strangers != 1 {
+		if c.all != 3 || c.unauthenticated != 1 {
 			return errors.New("not yet")
 		}
 		return nil

@@ -54,9 +54,9 @@ func sniffedServer(t *testing.T) *httptest.Server {
 	return server
 }
 
-// TestListenOutwaitsADyingHolder passes a port's socket between two processes, so that for a
+// TestListenWaitsForAHolderThatEnds passes a port's socket between two processes, so that for a
 // moment no process has it, like after a kill during a fork.
-func TestListenOutwaitsADyingHolder(t *testing.T) {
+func TestListenWaitsForAHolderThatEnds(t *testing.T) {
 	t.Parallel()
 	held, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestSniffAnswersPlainHTTP(t *testing.T) {
 	}
 }
 
-func TestSniffEndsWhatIsNeither(t *testing.T) {
+func TestSniffClosesOtherProtocols(t *testing.T) {
 	t.Parallel()
 	server := sniffedServer(t)
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())

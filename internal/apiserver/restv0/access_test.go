@@ -105,8 +105,8 @@ func untilGranted(t *testing.T, c client, namespaces ...string) {
 	}
 }
 
-// TestNobody: a request without credentials gets an error in JSON and nothing else.
-func TestNobody(t *testing.T) {
+// TestRequestWithoutCredentials: a request without credentials gets an error in JSON and nothing else.
+func TestRequestWithoutCredentials(t *testing.T) {
 	t.Parallel()
 	s := apitest.Shared(t)
 	c := clientFor(t, rest.AnonymousClientConfig(s.Config))

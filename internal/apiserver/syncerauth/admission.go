@@ -85,16 +85,16 @@ func (p *Plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 			return admission.NewForbidden(a, err)
 		}
 	}
-	for _, text := range p.doubts(ctx, a, before, now) {
+	for _, text := range p.warnings(ctx, a, before, now) {
 		warning.AddWarning(ctx, "", text)
 	}
 	return nil
 }
 
-// doubts returns reasons why an object may not arrive at the new targets of a write. It does
+// warnings returns reasons why an object may not arrive at the new targets of a write. It does
 // not check the leaves of a split root, because the splitter has already checked their
 // clusters.
-func (p *Plugin) doubts(ctx context.Context, a admission.Attributes, before, now metav1.Object) []string {
+func (p *Plugin) warnings(ctx context.Context, a admission.Attributes, before, now metav1.Object) []string {
 	if now.GetLabels()[workloadv1alpha1.OwnedByLabel] != "" || a.GetSubresource() != "" {
 		return nil
 	}

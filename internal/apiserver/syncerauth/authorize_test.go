@@ -47,7 +47,7 @@ func selected(t *testing.T, a authorizer.AttributesRecord, selector string) auth
 
 func TestAuthorizeSelectors(t *testing.T) {
 	t.Parallel()
-	for selector, want := range map[string]verdict{
+	for selector, want := range map[string]decision{
 		"":                               refused,
 		"workloads.kcp.dev/cluster=east": allowed,
 		"workloads.kcp.dev/cluster==east,app=web":     allowed,
@@ -81,7 +81,7 @@ func TestAuthorize(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		a    authorizer.AttributesRecord
-		want verdict
+		want decision
 	}{
 		{"get", attributes("get", "apps", "deployments", "", "web"), dependent},
 		{"get status", attributes("get", "apps", "deployments", "status", "web"), dependent},
@@ -124,10 +124,10 @@ func TestAuthorize(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			if got := authorize("east", tc.a); got != tc.want {
-				t.Errorf("judge() = %v, want %v", got, tc.want)
+				t.Errorf("authorize() = %v, want %v", got, tc.want)
 			}
 			if got := authorize("", tc.a); got != refused {
-				t.Errorf("judge() of no cluster = %v", got)
+				t.Errorf("authorize() of no cluster = %v", got)
 			}
 		})
 	}

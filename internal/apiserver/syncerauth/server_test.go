@@ -298,7 +298,7 @@ func (u user) expectNothingServed(s *served.Server, namespace string) {
 			base := sample{resource: gv.WithResource(plural), namespaced: resource.Namespaced}.base(namespace)
 			for _, verb := range resource.Verbs {
 				if plural == "events" && verb == "create" {
-					continue // allowed for some objects: see TestSyncerTellsOfItsOwnOnly
+					continue // allowed for some objects: see TestSyncerReportsItsOwnObjectsOnly
 				}
 				tried++
 				u.expectVerbRefused(base, subresource, verb)
@@ -551,9 +551,9 @@ func expectStatus(s sample) int {
 	}
 }
 
-// TestImpersonatedSyncerIsHeldToo: the syncers of push mode run in the control plane, and
+// TestImpersonatedSyncerHasTheSameLimits: the syncers of push mode run in the control plane, and
 // impersonate the users that they would be outside. The same limits apply to them.
-func TestImpersonatedSyncerIsHeldToo(t *testing.T) {
+func TestImpersonatedSyncerHasTheSameLimits(t *testing.T) {
 	t.Parallel()
 	inside := kcpinside.Shared(t)
 	s := inside.Server

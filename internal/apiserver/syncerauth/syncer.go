@@ -27,11 +27,11 @@ func syncerOf(who user.Info) (cluster string, ok bool) {
 	return name, true
 }
 
-// verdict is the decision on a syncer's request without reading the object.
-type verdict int
+// decision is the decision on a syncer's request without reading the object.
+type decision int
 
 const (
-	refused verdict = iota
+	refused decision = iota
 	allowed
 	// dependent means allowed if the object is sent to the syncer's cluster.
 	dependent
@@ -49,7 +49,7 @@ var closedGroups = sets.New(
 )
 
 // authorize decides on a request of a cluster's syncer.
-func authorize(cluster string, a authorizer.Attributes) verdict {
+func authorize(cluster string, a authorizer.Attributes) decision {
 	switch {
 	case cluster == "":
 		return refused
@@ -68,14 +68,14 @@ func authorize(cluster string, a authorizer.Attributes) verdict {
 	}
 }
 
-func when(condition bool, v verdict) verdict {
+func when(condition bool, v decision) decision {
 	if condition {
 		return v
 	}
 	return refused
 }
 
-func authorizePath(a authorizer.Attributes) verdict {
+func authorizePath(a authorizer.Attributes) decision {
 	under := slices.ContainsFunc(openToSyncers, func(path string) bool {
 		return a.GetPath() == path || strings.HasPrefix(a.GetPath(), path+"/")
 	})
@@ -84,7 +84,7 @@ func authorizePath(a authorizer.Attributes) verdict {
 
 // authorizeCluster allows a syncer to read its own Cluster and write its status. A list or
 // watch has a name if its field selector requires that name.
-func authorizeCluster(cluster string, a authorizer.Attributes) verdict {
+func authorizeCluster(cluster string, a authorizer.Attributes) decision {
 	if a.GetName() != cluster {
 		return refused
 	}
@@ -111,7 +111,7 @@ func isType(a authorizer.Attributes) bool {
 		a.GetName() != "" && a.GetSubresource() == "" && a.GetVerb() == "get"
 }
 
-func authorizeObject(cluster string, a authorizer.Attributes) verdict {
+func authorizeObject(cluster string, a authorizer.Attributes) decision {
 	switch a.GetVerb() {
 	case "list", "watch":
 		return when(a.GetSubresource() == "" && demands(a, cluster), allowed)

@@ -26,9 +26,9 @@ func eventOf(group, namespace, reference string) (path, document string) {
 			`"reportingController":"rik-syncer","reportingInstance":"east","regarding":%s,"reason":"Refused"}`, reference)
 }
 
-// TestSyncerTellsOfItsOwnOnly: a syncer can create events about objects that are sent to its
+// TestSyncerReportsItsOwnObjectsOnly: a syncer can create events about objects that are sent to its
 // cluster. It cannot create events about other objects, or in other namespaces.
-func TestSyncerTellsOfItsOwnOnly(t *testing.T) {
+func TestSyncerReportsItsOwnObjectsOnly(t *testing.T) {
 	t.Parallel()
 	s := kcpinside.Shared(t).Server
 	widgets(t, s)

@@ -31,8 +31,8 @@ func rules(cfg Config) map[schema.GroupResource]rule {
 		{Resource: "namespaces"}:      markedOnly(namespaceMarks),
 		{Resource: "secrets"}:         of(secret),
 		{Resource: "serviceaccounts"}: of(serviceAccount),
-		{Resource: "resourcequotas"}:  of(func(now, before *core.ResourceQuota) verdict { return resourceQuota(cfg, now, before) }),
-		{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: of(func(now, before *certificates.CertificateSigningRequest) verdict {
+		{Resource: "resourcequotas"}:  of(func(now, before *core.ResourceQuota) findings { return resourceQuota(cfg, now, before) }),
+		{Group: "certificates.k8s.io", Resource: "certificatesigningrequests"}: of(func(now, before *certificates.CertificateSigningRequest) findings {
 			return signingRequest(cfg, now, before)
 		}),
 		{Group: "apiregistration.k8s.io", Resource: "apiservices"}:                           of(apiService),
@@ -49,11 +49,11 @@ func rules(cfg Config) map[schema.GroupResource]rule {
 }
 
 // of creates a rule for objects of one type. It accepts other types, which do not occur.
-func of[T any](validate func(now, before *T) verdict) rule {
-	return func(now, before runtime.Object) verdict {
+func of[T any](validate func(now, before *T) findings) rule {
+	return func(now, before runtime.Object) findings {
 		object, ok := any(now).(*T)
 		if !ok {
-			return verdict{}
+			return findings{}
 		}
 		old, _ := any(before).(*T)
 		return validate(object, old)
@@ -62,20 +62,20 @@ func of[T any](validate func(now, before *T) verdict) rule {
 
 const noServices = "this API server does not resolve Services, so it cannot call this one"
 
-func resourceQuota(cfg Config, now, before *core.ResourceQuota) verdict {
+func resourceQuota(cfg Config, now, before *core.ResourceQuota) findings {
 	if before != nil && equality.Semantic.DeepEqual(now.Spec, before.Spec) {
-		return verdict{}
+		return findings{}
 	}
 	if cfg.Carries {
-		return verdict{warnings: []string{"spec.hard: this server does not enforce ResourceQuotas; a cluster to which it is sent may enforce it"}}
+		return findings{warnings: []string{"spec.hard: this server does not enforce ResourceQuotas; a cluster to which it is sent may enforce it"}}
 	}
-	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "hard"),
+	return findings{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "hard"),
 		"this server does not enforce ResourceQuotas: set limits in the workloads")}}
 }
 
-func signingRequest(cfg Config, now, before *certificates.CertificateSigningRequest) verdict {
+func signingRequest(cfg Config, now, before *certificates.CertificateSigningRequest) findings {
 	if before != nil {
-		return verdict{} // the spec never changes
+		return findings{} // the spec never changes
 	}
 	path, reason := field.NewPath("spec", "signerName"), ""
 	switch name := now.Spec.SignerName; {
@@ -88,23 +88,23 @@ func signingRequest(cfg Config, now, before *certificates.CertificateSigningRequ
 		reason = "no controller here signs for it: use " + certificatesv1.KubeAPIServerClientSignerName + " for a user's certificate, or the name of a signer that you run"
 	}
 	if reason == "" {
-		return verdict{}
+		return findings{}
 	}
-	return verdict{refusals: field.ErrorList{field.Invalid(path, now.Spec.SignerName, reason)}}
+	return findings{refusals: field.ErrorList{field.Invalid(path, now.Spec.SignerName, reason)}}
 }
 
-func secret(now, before *core.Secret) verdict {
+func secret(now, before *core.Secret) findings {
 	if before != nil || now.Type != core.SecretType(corev1.SecretTypeBootstrapToken) {
-		return verdict{}
+		return findings{}
 	}
-	return verdict{warnings: []string{"type: bootstrap tokens are not supported: create a token for a node with \"rikctl token create\""}}
+	return findings{warnings: []string{"type: bootstrap tokens are not supported: create a token for a node with \"rikctl token create\""}}
 }
 
-func serviceAccount(now, before *core.ServiceAccount) verdict {
+func serviceAccount(now, before *core.ServiceAccount) findings {
 	if before == nil {
 		before = &core.ServiceAccount{}
 	}
-	var v verdict
+	var v findings
 	if len(now.ImagePullSecrets) > 0 && !slices.Equal(now.ImagePullSecrets, before.ImagePullSecrets) {
 		v.warnings = append(v.warnings, "imagePullSecrets: instances have no service account: name the Secrets in spec.imagePullSecrets of the workload")
 	}
@@ -115,15 +115,15 @@ func serviceAccount(now, before *core.ServiceAccount) verdict {
 	return v
 }
 
-func apiService(now, before *apiregistration.APIService) verdict {
+func apiService(now, before *apiregistration.APIService) findings {
 	if now.Spec.Service == nil || before != nil && equality.Semantic.DeepEqual(now.Spec.Service, before.Spec.Service) {
-		return verdict{}
+		return findings{}
 	}
-	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "service"),
+	return findings{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "service"),
 		noServices+", and an API without an answer blocks the deletion of all namespaces: define the types with CRDs")}}
 }
 
-func validatingWebhooks(now, before *admissionregistration.ValidatingWebhookConfiguration) verdict {
+func validatingWebhooks(now, before *admissionregistration.ValidatingWebhookConfiguration) findings {
 	clients := func(c *admissionregistration.ValidatingWebhookConfiguration) (all []admissionregistration.WebhookClientConfig) {
 		for i := range c.Webhooks {
 			all = append(all, c.Webhooks[i].ClientConfig)
@@ -136,7 +136,7 @@ func validatingWebhooks(now, before *admissionregistration.ValidatingWebhookConf
 	return webhooks(clients(now), clients(before))
 }
 
-func mutatingWebhooks(now, before *admissionregistration.MutatingWebhookConfiguration) verdict {
+func mutatingWebhooks(now, before *admissionregistration.MutatingWebhookConfiguration) findings {
 	clients := func(c *admissionregistration.MutatingWebhookConfiguration) (all []admissionregistration.WebhookClientConfig) {
 		for i := range c.Webhooks {
 			all = append(all, c.Webhooks[i].ClientConfig)
@@ -149,8 +149,8 @@ func mutatingWebhooks(now, before *admissionregistration.MutatingWebhookConfigur
 	return webhooks(clients(now), clients(before))
 }
 
-func webhooks(now, before []admissionregistration.WebhookClientConfig) verdict {
-	var v verdict
+func webhooks(now, before []admissionregistration.WebhookClientConfig) findings {
+	var v findings
 	for i := range now {
 		known := func(c admissionregistration.WebhookClientConfig) bool {
 			return equality.Semantic.DeepEqual(c.Service, now[i].Service)
@@ -164,7 +164,7 @@ func webhooks(now, before []admissionregistration.WebhookClientConfig) verdict {
 	return v
 }
 
-func definition(now, before *apiextensions.CustomResourceDefinition) verdict {
+func definition(now, before *apiextensions.CustomResourceDefinition) findings {
 	service := func(d *apiextensions.CustomResourceDefinition) *apiextensions.ServiceReference {
 		if d == nil || d.Spec.Conversion == nil || d.Spec.Conversion.WebhookClientConfig == nil {
 			return nil
@@ -172,9 +172,9 @@ func definition(now, before *apiextensions.CustomResourceDefinition) verdict {
 		return d.Spec.Conversion.WebhookClientConfig.Service
 	}
 	if service(now) == nil || equality.Semantic.DeepEqual(service(now), service(before)) {
-		return verdict{}
+		return findings{}
 	}
-	return verdict{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "conversion", "webhook", "clientConfig", "service"),
+	return findings{refusals: field.ErrorList{field.Forbidden(field.NewPath("spec", "conversion", "webhook", "clientConfig", "service"),
 		noServices+": set clientConfig.url, or serve one version with the conversion None")}}
 }
 
@@ -201,8 +201,8 @@ var (
 // markedOnly creates the rule of types for which only labels and annotations are checked,
 // including those of a template.
 func markedOnly(known []mark) rule {
-	return func(now, before runtime.Object) verdict {
-		return verdict{warnings: marks(now, before, known)}
+	return func(now, before runtime.Object) findings {
+		return findings{warnings: marks(now, before, known)}
 	}
 }
 

@@ -47,15 +47,15 @@ type plugin struct {
 
 var _ admission.ValidationInterface = &plugin{}
 
-// verdict contains the refusals and warnings for an object.
-type verdict struct {
+// findings contains the refusals and warnings for an object.
+type findings struct {
 	refusals field.ErrorList
 	warnings []string
 }
 
 // rule checks an object of a type. before is nil at creation. Problems that existed before the
 // write are not reported again.
-type rule func(now, before runtime.Object) verdict
+type rule func(now, before runtime.Object) findings
 
 // Validate implements admission.ValidationInterface.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {

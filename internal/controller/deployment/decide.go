@@ -25,16 +25,16 @@ type Problem struct{ Reason, Message string }
 
 // Reasons of a Problem.
 const (
-	ReasonNotHonoured = "NotHonoured"
-	ReasonNameTaken   = "NameTaken"
-	ReasonRefused     = "WorkloadRefused"
+	ReasonNotHonored = "NotHonoured"
+	ReasonNameTaken  = "NameTaken"
+	ReasonRefused    = "WorkloadRefused"
 )
 
 // Decide compares a Deployment with the Workload of its name, which may be nil. It is a pure
 // function. After the action was executed, the next decision is empty.
 func Decide(d *appsv1.Deployment, w *rikv1alpha1.Workload) Action {
 	if errs := translation.Validate(d); len(errs) > 0 {
-		return Action{Problem: &Problem{ReasonNotHonoured, errs.ToAggregate().Error()}}
+		return Action{Problem: &Problem{ReasonNotHonored, errs.ToAggregate().Error()}}
 	}
 	wanted := translation.Workload(d)
 	switch {

@@ -46,48 +46,48 @@ func stored(d *appsv1.Deployment) *rikv1alpha1.Workload {
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
-	type world struct {
+	type fixture struct {
 		d *appsv1.Deployment
 		w *rikv1alpha1.Workload
 	}
 	for _, tc := range []struct {
 		name   string
-		change func(*world)
+		change func(*fixture)
 		want   string
 	}{
-		{"nothing there", func(s *world) { s.w = nil }, "create"},
-		{"as asked", func(*world) {}, ""},
-		{"marks of tools that an earlier version copied", func(s *world) {
+		{"nothing there", func(s *fixture) { s.w = nil }, "create"},
+		{"as asked", func(*fixture) {}, ""},
+		{"marks of tools that an earlier version copied", func(s *fixture) {
 			s.d.Spec.Template.Labels["applyset.kubernetes.io/part-of"] = "x"
 			s.w = stored(s.d)
 			s.w.Labels = map[string]string{"app": "web", "applyset.kubernetes.io/part-of": "x"}
 		}, "update"},
-		{"annotations of others stay", func(s *world) { s.w.Annotations["note"] = "x" }, ""},
-		{"deployment scaled", func(s *world) { s.d.Spec.Replicas = pointer(int32(9)) }, "update"},
-		{"workload scaled by hand", func(s *world) { s.w.Spec.Replicas = pointer(int32(1)) }, "update"},
-		{"workload stopped by hand", func(s *world) { s.w.Spec.Deploy = rikv1alpha1.DeployManual }, "update"},
-		{"image changed by hand", func(s *world) { s.w.Spec.Containers[0].Image = "other" }, "update"},
-		{"label taken away", func(s *world) { s.w.Labels = nil }, "update"},
-		{"fence asked for", func(s *world) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
-		{"fence no longer asked for", func(s *world) { s.w.Annotations["workloads.kcp.dev/fence-after"] = "30s" }, "update"},
-		{"not honored", func(s *world) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
-		{"somebody's workload", func(s *world) { s.w.OwnerReferences, s.w.Annotations = nil, nil }, "NameTaken did not create it"},
-		{"another controller's", func(s *world) { s.w.OwnerReferences[0].Kind, s.w.OwnerReferences[0].UID = "Chart", "c1" }, "NameTaken belongs to Chart"},
-		{"orphaned by a deployment of the name", func(s *world) { s.w.OwnerReferences = nil }, "update"},
-		{"orphaned, and asked for otherwise now", func(s *world) { s.w.OwnerReferences, s.d.Spec.Replicas = nil, pointer(int32(9)) }, "update"},
-		{"owned, not controlled", func(s *world) { s.w.OwnerReferences[0].Controller = nil }, "update"},
-		{"orphan that is selected by nothing", func(s *world) {
+		{"annotations of others stay", func(s *fixture) { s.w.Annotations["note"] = "x" }, ""},
+		{"deployment scaled", func(s *fixture) { s.d.Spec.Replicas = pointer(int32(9)) }, "update"},
+		{"workload scaled by hand", func(s *fixture) { s.w.Spec.Replicas = pointer(int32(1)) }, "update"},
+		{"workload stopped by hand", func(s *fixture) { s.w.Spec.Deploy = rikv1alpha1.DeployManual }, "update"},
+		{"image changed by hand", func(s *fixture) { s.w.Spec.Containers[0].Image = "other" }, "update"},
+		{"label taken away", func(s *fixture) { s.w.Labels = nil }, "update"},
+		{"fence asked for", func(s *fixture) { s.d.Annotations = map[string]string{"workloads.kcp.dev/fence-after": "30s"} }, "update"},
+		{"fence no longer asked for", func(s *fixture) { s.w.Annotations["workloads.kcp.dev/fence-after"] = "30s" }, "update"},
+		{"not honored", func(s *fixture) { s.d.Spec.MinReadySeconds = 5 }, "NotHonoured spec.minReadySeconds"},
+		{"somebody's workload", func(s *fixture) { s.w.OwnerReferences, s.w.Annotations = nil, nil }, "NameTaken did not create it"},
+		{"another controller's", func(s *fixture) { s.w.OwnerReferences[0].Kind, s.w.OwnerReferences[0].UID = "Chart", "c1" }, "NameTaken belongs to Chart"},
+		{"orphaned by a deployment of the name", func(s *fixture) { s.w.OwnerReferences = nil }, "update"},
+		{"orphaned, and asked for otherwise now", func(s *fixture) { s.w.OwnerReferences, s.d.Spec.Replicas = nil, pointer(int32(9)) }, "update"},
+		{"owned, not controlled", func(s *fixture) { s.w.OwnerReferences[0].Controller = nil }, "update"},
+		{"orphan that is selected by nothing", func(s *fixture) {
 			s.w.OwnerReferences, s.w.Spec.Labels = nil, map[string]string{"app": "other"}
 		}, "NameTaken do not match the selector"},
-		{"orphan that is being deleted", func(s *world) {
+		{"orphan that is being deleted", func(s *fixture) {
 			s.w.OwnerReferences, s.w.DeletionTimestamp = nil, &metav1.Time{Time: time.Unix(9, 0)}
 		}, "NameTaken"},
-		{"that of an earlier one", func(s *world) { s.d.UID = "d2" }, "NameTaken earlier"},
-		{"workload being deleted", func(s *world) { s.w.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}; s.w.Spec.Replicas = nil }, ""},
+		{"that of an earlier one", func(s *fixture) { s.d.UID = "d2" }, "NameTaken earlier"},
+		{"workload being deleted", func(s *fixture) { s.w.DeletionTimestamp = &metav1.Time{Time: time.Unix(9, 0)}; s.w.Spec.Replicas = nil }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			s := world{d: wanted(), w: stored(wanted())}
+			s := fixture{d: wanted(), w: stored(wanted())}
 			tc.change(&s)
 			action := deployment.Decide(s.d, s.w)
 			if got := word(action); !fits(got, tc.want) {

@@ -72,8 +72,8 @@ type Reconciler struct {
 
 	mu sync.Mutex
 	// mu guards the fields below. sites is keyed by the UID of the Cluster upstream.
-	sites map[string]*site
-	homes map[string]home
+	sites            map[string]*site
+	upstreamClusters map[string]upstreamCluster
 }
 
 // site is the state of one Cluster upstream.
@@ -90,16 +90,16 @@ type member struct {
 	fenced bool
 }
 
-// home is the Cluster upstream for which a namespace was created. An empty UID means that there
+// upstreamCluster is the Cluster upstream for which a namespace was created. An empty UID means that there
 // was none at the time at.
-type home struct {
+type upstreamCluster struct {
 	clusterUID string
 	at         time.Time
 }
 
 // New creates a reconciler.
 func New(c Config) *Reconciler {
-	r := &Reconciler{config: c, sites: map[string]*site{}, homes: map[string]home{}}
+	r := &Reconciler{config: c, sites: map[string]*site{}, upstreamClusters: map[string]upstreamCluster{}}
 	r.queue = reconcile.New(reconcile.Options{
 		Name: "fences", Workers: 2, Logger: c.Logger, MaxBackoff: maxBackoff,
 	}, r.reconcile)
@@ -192,7 +192,7 @@ func (r *Reconciler) Age(ctx context.Context, namespace string) (age time.Durati
 func (r *Reconciler) clusterOf(ctx context.Context, namespace string) (string, error) {
 	now := r.config.Now()
 	r.mu.Lock()
-	known, ok := r.homes[namespace]
+	known, ok := r.upstreamClusters[namespace]
 	r.mu.Unlock()
 	if ok && (known.clusterUID != "" || now.Sub(known.at) < askAgain) {
 		return known.clusterUID, nil
@@ -203,7 +203,7 @@ func (r *Reconciler) clusterOf(ctx context.Context, namespace string) (string, e
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.homes[namespace] = home{clusterUID: uid, at: now}
+	r.upstreamClusters[namespace] = upstreamCluster{clusterUID: uid, at: now}
 	return uid, nil
 }
 

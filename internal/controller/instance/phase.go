@@ -26,8 +26,8 @@ const (
 	ReasonSchedulerUnavailable = "SchedulerUnavailable"
 )
 
-// messageNobodyPlaces contains no time, because that would change with each controller.
-const messageNobodyPlaces = "no scheduler is connected to the controller, so instances are not placed until one connects"
+// messageNoScheduler contains no time, because that would change with each controller.
+const messageNoScheduler = "no scheduler is connected to the controller, so instances are not placed until one connects"
 
 // messageStoppedByNode is for users who find an ended instance that no user deleted.
 const messageStoppedByNode = "its node lost the connection for so long that the instance may have been replaced, and stopped it (onDisconnect: Stop, or a fence)"
@@ -171,7 +171,7 @@ func unplaced(in *rikv1alpha1.Instance, f Facts) Step {
 	status := rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstancePending}
 	switch u := f.Unplaced; {
 	case f.Away:
-		status.Reason, status.Message = ReasonSchedulerUnavailable, messageNobodyPlaces
+		status.Reason, status.Message = ReasonSchedulerUnavailable, messageNoScheduler
 	case u != nil:
 		status.Reason, status.Message = u.Reason, u.Message
 	case f.Back && in.Status.Reason == ReasonSchedulerUnavailable:

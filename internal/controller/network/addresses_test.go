@@ -13,7 +13,7 @@ import (
 
 func TestAddressesExhausted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{ServiceCIDR: "10.63.0.0/30"})
+	w := newFixture(t, Options{ServiceCIDR: "10.63.0.0/30"})
 	port := rikv1alpha1.Port{Port: 80}
 	a, b, c, none := w.workload("a", port), w.workload("b", port), w.workload("c", port), w.workload("none")
 	if len(a.Status.Addresses) != 1 || len(b.Status.Addresses) != 1 || len(c.Status.Addresses) != 0 || len(none.Status.Addresses) != 0 {
@@ -40,7 +40,7 @@ func TestAddressesExhausted(t *testing.T) {
 // the removal is stored.
 func TestAddressIsFreedWhenStored(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{ServiceCIDR: "10.63.0.0/30"})
+	w := newFixture(t, Options{ServiceCIDR: "10.63.0.0/30"})
 	port := rikv1alpha1.Port{Port: 80}
 	a, b := w.workload("a", port), w.workload("b", port)
 	c := w.workload("c", port)
@@ -64,11 +64,11 @@ func TestAddressIsFreedWhenStored(t *testing.T) {
 // The older one keeps the address and the other gets a new one.
 func TestAddressTwice(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	port := rikv1alpha1.Port{Port: 80}
 	old, young := w.workload("old", port), w.workload("young", port)
 	young.Status.Addresses = old.Status.Addresses
-	again := newWorld(t, Options{})
+	again := newFixture(t, Options{})
 	again.workloads.Observe(young)
 	again.workloads.Observe(old)
 	if want := (types.NamespacedName{Namespace: "ns", Name: "young"}); !slices.Equal(again.wokenWorkloads, []types.NamespacedName{want}) {
@@ -82,7 +82,7 @@ func TestAddressTwice(t *testing.T) {
 	if !slices.Equal(mine, old.Status.Addresses) || slices.Equal(mine, other) || len(other) != 1 {
 		t.Errorf("addresses %v and %v, want the older to keep %v", mine, other, old.Status.Addresses)
 	}
-	moved := newWorld(t, Options{ServiceCIDR: "10.70.0.0/24"})
+	moved := newFixture(t, Options{ServiceCIDR: "10.70.0.0/24"})
 	moved.workloads.Observe(old)
 	if got, _ := moved.addresses.Of(old); len(got) != 1 || !strings.HasPrefix(got[0], "10.70.0.") {
 		t.Errorf("with another --service-cidr: %v", got)
@@ -91,7 +91,7 @@ func TestAddressTwice(t *testing.T) {
 
 func TestAddressesOutside(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	a := w.node("a", "192.0.2.1")
 	b := w.node("b", "192.0.2.2")
 	web := w.workload("web", rikv1alpha1.Port{Port: 80, Type: rikv1alpha1.PortLoadBalancer})

@@ -28,7 +28,7 @@ func (r *reader) take(c *nodev1.NetworkChanges) error {
 	return nil
 }
 
-func (r *reader) validate(t *testing.T, w *world, wholes int) {
+func (r *reader) validate(t *testing.T, w *fixture, wholes int) {
 	t.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -46,7 +46,7 @@ func (r *reader) validate(t *testing.T, w *world, wholes int) {
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Options{Domain: "example"})
+		w := newFixture(t, Options{Domain: "example"})
 		w.node("n", "192.0.2.1")
 		w.serve(nil)
 		for i := range 2500 {
@@ -84,7 +84,7 @@ func TestFollow(t *testing.T) {
 		}
 
 		// Another term sends the whole netmap again, without deleted objects.
-		next := newWorld(t, Options{})
+		next := newFixture(t, Options{})
 		next.node("other", "192.0.2.2")
 		p.Set(nil)
 		p.Set(next.table)
@@ -102,7 +102,7 @@ func TestFollow(t *testing.T) {
 func TestFollowBehind(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, Options{})
+		w := newFixture(t, Options{})
 		w.table.journal.mostGone = 3
 		w.node("n", "192.0.2.1")
 		w.serve(nil)
@@ -129,7 +129,7 @@ func TestFollowBehind(t *testing.T) {
 
 func TestFollowEndsWithItsReader(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	p, broken := NewPublisher(), errors.New("broken")
 	p.Set(w.table)
 	if err := p.Follow(t.Context(), func(*nodev1.NetworkChanges) error { return broken }); !errors.Is(err, broken) {

@@ -14,7 +14,7 @@ import (
 
 func TestRangesExhausted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{ClusterCIDR: "10.62.0.0/23"})
+	w := newFixture(t, Options{ClusterCIDR: "10.62.0.0/23"})
 	a, b, c := w.node("a", ""), w.node("b", ""), w.node("c", "")
 	if a.Spec.PodCIDR != "10.62.0.0/24" || b.Spec.PodCIDR != "10.62.1.0/24" || c.Spec.PodCIDR != "" {
 		t.Fatalf("ranges %q, %q, %q, want one each for two nodes", a.Spec.PodCIDR, b.Spec.PodCIDR, c.Spec.PodCIDR)
@@ -34,7 +34,7 @@ func TestRangesExhausted(t *testing.T) {
 
 func TestRangesForget(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{ClusterCIDR: "10.62.0.0/24"})
+	w := newFixture(t, Options{ClusterCIDR: "10.62.0.0/24"})
 	if got, _ := w.ranges.Of(&rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "never made"}}); got == "" {
 		t.Fatal("no range for the first")
 	}
@@ -46,12 +46,12 @@ func TestRangesForget(t *testing.T) {
 
 func TestRangesClash(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	old := w.node("old", "")
 	young := &rikv1alpha1.Node{ObjectMeta: w.meta("", "young"), Spec: rikv1alpha1.NodeSpec{PodCIDR: old.Spec.PodCIDR}}
 	// The lists may arrive in any order. Here the younger node is first.
 	for _, order := range [][]*rikv1alpha1.Node{{old, young}, {young, old}} {
-		w := newWorld(t, Options{})
+		w := newFixture(t, Options{})
 		for _, n := range order {
 			w.nodes.Observe(n)
 		}
@@ -92,7 +92,7 @@ func TestRangesClash(t *testing.T) {
 func TestRestartKeeps(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/20", ServiceCIDR: "10.63.0.0/27"})
+		w := newFixture(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/20", ServiceCIDR: "10.63.0.0/27"})
 		var nodes []*rikv1alpha1.Node
 		var workloads []*rikv1alpha1.Workload
 		for i := range rapid.IntRange(0, 16).Draw(t, "nodes") {
@@ -101,7 +101,7 @@ func TestRestartKeeps(t *testing.T) {
 		for i := range rapid.IntRange(0, 30).Draw(t, "workloads") {
 			workloads = append(workloads, w.workload(fmt.Sprint("w", i), rikv1alpha1.Port{Port: 80}))
 		}
-		again := newWorld(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/20", ServiceCIDR: "10.63.0.0/27"})
+		again := newFixture(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/20", ServiceCIDR: "10.63.0.0/27"})
 		for _, n := range rapid.Permutation(nodes).Draw(t, "order of nodes") {
 			again.nodes.Observe(n)
 		}

@@ -15,7 +15,7 @@ import (
 var web = rikv1alpha1.Port{Name: "web", Port: 80, TargetPort: 8080, Type: rikv1alpha1.PortNodePort}
 
 // state describes an endpoint: its address, and whether it may get new connections.
-func (w *world) state(uid string) string {
+func (w *fixture) state(uid string) string {
 	e := w.table.journal.get(key{kind: endpointKind, name: uid})
 	switch {
 	case e == nil:
@@ -30,7 +30,7 @@ func (w *world) state(uid string) string {
 }
 
 // serve creates a workload with a revision "web-1" whose template change may modify.
-func (w *world) serve(change func(*rikv1alpha1.InstanceTemplate)) {
+func (w *fixture) serve(change func(*rikv1alpha1.InstanceTemplate)) {
 	o := &rikv1alpha1.Workload{ObjectMeta: w.meta("ns", "web")}
 	o.Spec.Containers = []rikv1alpha1.Container{{Name: "main", Ports: []rikv1alpha1.Port{web}}}
 	if change != nil {
@@ -43,10 +43,10 @@ func (w *world) serve(change func(*rikv1alpha1.InstanceTemplate)) {
 	w.revisions.Observe(r)
 }
 
-// TestInstancesOfAnEarlierWorkloadServeNobody: an instance of an earlier Workload with the same
+// TestInstancesOfAnEarlierWorkloadGetNoTraffic: an instance of an earlier Workload with the same
 // name does not serve clients of its successor. The order in which the two are observed does
 // not matter.
-func TestInstancesOfAnEarlierWorkloadServeNobody(t *testing.T) {
+func TestInstancesOfAnEarlierWorkloadGetNoTraffic(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		change func(*rikv1alpha1.Instance)
@@ -64,7 +64,7 @@ func TestInstancesOfAnEarlierWorkloadServeNobody(t *testing.T) {
 		}, "gone"},
 	} {
 		for _, workloadFirst := range []bool{true, false} {
-			w := newWorld(t, Options{})
+			w := newFixture(t, Options{})
 			w.node("n", "192.0.2.1")
 			if workloadFirst {
 				w.serve(nil)
@@ -129,7 +129,7 @@ func TestEndpoint(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, Options{})
+			w := newFixture(t, Options{})
 			w.node("n", "192.0.2.1")
 			w.serve(tc.template)
 			w.silent["n"] = tc.silent
@@ -152,7 +152,7 @@ func TestEndpoint(t *testing.T) {
 // node's changes.
 func TestEndpointFollowsItsNode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	n := w.node("n", "192.0.2.1")
 	w.serve(func(t *rikv1alpha1.InstanceTemplate) { t.HostNetwork = true })
 	w.instance("web", "i", "n", "")
@@ -198,7 +198,7 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 // TestRevisionAfterItsInstances: the lists arrive in any order.
 func TestRevisionAfterItsInstances(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	w.instance("web", "i", "n", "10.62.0.5")
 	w.serve(nil)
 	if got := w.state("i"); got != "gone" {
@@ -218,7 +218,7 @@ func TestRevisionAfterItsInstances(t *testing.T) {
 
 func TestService(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Options{})
+	w := newFixture(t, Options{})
 	o := w.workload("web", web, rikv1alpha1.Port{Port: 53, Protocol: rikv1alpha1.ProtocolUDP})
 	line := func() string {
 		e := w.table.journal.get(key{kind: serviceKind, namespace: "ns", name: "web"})
@@ -256,7 +256,7 @@ func TestService(t *testing.T) {
 func TestTableConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/22"})
+		w := newFixture(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/22"})
 		w.table.journal.mostGone = rapid.IntRange(0, 3).Draw(t, "remembered")
 		reader, version := &mirror{}, uint64(0)
 		read := func() {
@@ -280,7 +280,7 @@ func TestTableConverges(t *testing.T) {
 	})
 }
 
-func randomSteps(w *world, read func()) map[string]func(*rapid.T) {
+func randomSteps(w *fixture, read func()) map[string]func(*rapid.T) {
 	name := func(t *rapid.T, prefix string) string {
 		return fmt.Sprint(prefix, rapid.IntRange(0, 4).Draw(t, prefix))
 	}
@@ -336,9 +336,9 @@ func randomSteps(w *world, read func()) map[string]func(*rapid.T) {
 	}
 }
 
-// again creates a world of the same objects, as a controller that starts does.
-func again(w *world) *world {
-	out := newWorld(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/22"})
+// again creates a fixture of the same objects, as a controller that starts does.
+func again(w *fixture) *fixture {
+	out := newFixture(testing.TB(nil), Options{ClusterCIDR: "10.62.0.0/22"})
 	out.silent = w.silent
 	for _, in := range w.instances.All() {
 		out.instances.Observe(in)
@@ -358,7 +358,7 @@ func again(w *world) *world {
 // BenchmarkInstanceWithoutPorts measures a change of an instance that serves no ports, in a
 // cluster where other instances do.
 func BenchmarkInstanceWithoutPorts(b *testing.B) {
-	w := newWorld(b, Options{})
+	w := newFixture(b, Options{})
 	w.node("n", "192.0.2.1")
 	w.serve(nil)
 	w.workload("batch")
@@ -371,7 +371,7 @@ func BenchmarkInstanceWithoutPorts(b *testing.B) {
 
 // BenchmarkInstanceChange measures a change of readiness among 100,000 endpoints.
 func BenchmarkInstanceChange(b *testing.B) {
-	w := newWorld(b, Options{ClusterCIDR: "10.0.0.0/12", ServiceCIDR: "10.63.0.0/16"})
+	w := newFixture(b, Options{ClusterCIDR: "10.0.0.0/12", ServiceCIDR: "10.63.0.0/16"})
 	w.serve(nil)
 	for n := range 1000 {
 		prefix := w.node(fmt.Sprint("n", n), "192.0.2.1").Spec.PodCIDR

@@ -34,7 +34,7 @@ func (r *recorder) last() AuditEntry {
 
 func TestJoinsAndRenewalsAreRecorded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	var r recorder
 	w.server.cfg.Audit = r.record
 

@@ -68,14 +68,14 @@ func newConnection(ctx context.Context, end context.CancelCauseFunc, node string
 }
 
 // Connect serves one node until its stream ends.
-func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) error {
+func (f *listenerService) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) error {
 	caller, err := f.hello(stream)
 	if err != nil {
 		return err
 	}
 	node, certificate := caller.name, caller.uid
 	if !f.trusted {
-		if caller.uid, err = f.living(stream.Context(), caller); err != nil {
+		if caller.uid, err = f.checkNotRevoked(stream.Context(), caller); err != nil {
 			return err
 		}
 	}
@@ -120,7 +120,7 @@ func (f *front) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMessage, node
 }
 
 // from returns where a caller connects from, for messages to people.
-func (f *front) from(ctx context.Context) string {
+func (f *listenerService) from(ctx context.Context) string {
 	if f.trusted {
 		return "the server's own process"
 	}
@@ -140,7 +140,7 @@ func (s *Server) nodeGone(node *rikv1alpha1.Node) {
 }
 
 // hello reads the first message and returns the identity of the node.
-func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) (identity, error) {
+func (f *listenerService) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1.ControllerMessage]) (identity, error) {
 	caller, err := f.caller(stream.Context())
 	if err != nil {
 		return identity{}, err
@@ -167,7 +167,7 @@ func (f *front) hello(stream grpc.BidiStreamingServer[nodev1.NodeMessage, nodev1
 
 // receive reads until the stream ends. Requests are answered in other goroutines, so that a
 // slow answer does not delay others.
-func (f *front) receive(c *connection, work *sync.WaitGroup) error {
+func (f *listenerService) receive(c *connection, work *sync.WaitGroup) error {
 	places := make(chan struct{}, questionsAtOnce)
 	for {
 		message, err := c.stream.Recv()

@@ -27,7 +27,7 @@ func (f *fences) Fence(_ context.Context, namespace string) (time.Duration, bool
 // is no proof.
 func TestANodeIsSentHowOldAProofIs(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, revisionWithSecret("web-1", "mine"))
+	w := newFixture(t, revisionWithSecret("web-1", "mine"))
 	f := &fences{}
 	w.server.cfg.Fences = f
 	w.instances.Observe(bound("1", "node-1", "web-1"))

@@ -180,7 +180,7 @@ func taken(name string, has, wants owner, now *connection) string {
 }
 
 // Renew issues a new certificate for the caller's own name.
-func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev1.JoinResponse, error) {
+func (f *listenerService) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev1.JoinResponse, error) {
 	caller, err := f.caller(ctx)
 	if err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev
 	if caller.name == "" {
 		return nil, status.Error(codes.Unauthenticated, "a node certificate is required")
 	}
-	uid, err := f.living(ctx, caller)
+	uid, err := f.checkNotRevoked(ctx, caller)
 	var response *nodev1.JoinResponse
 	if err == nil {
 		response, err = f.sign(request.GetCsrPem(), caller.name, uid)
@@ -197,9 +197,9 @@ func (f *front) Renew(ctx context.Context, request *nodev1.RenewRequest) (*nodev
 	return response, err
 }
 
-// living refuses a certificate whose Node was deleted, because the certificate was revoked with
+// checkNotRevoked refuses a certificate whose Node was deleted, because the certificate was revoked with
 // it. A certificate without the UID of a Node is valid for the Node of its name.
-func (s *Server) living(ctx context.Context, caller identity) (types.UID, error) {
+func (s *Server) checkNotRevoked(ctx context.Context, caller identity) (types.UID, error) {
 	var node rikv1alpha1.Node
 	err := s.cfg.Client.Get(ctx, client.ObjectKey{Name: caller.name}, &node)
 	switch {
@@ -253,7 +253,7 @@ type identity struct {
 }
 
 // caller returns the node that the peer's certificate names. It is empty on a trusted listener.
-func (f *front) caller(ctx context.Context) (identity, error) {
+func (f *listenerService) caller(ctx context.Context) (identity, error) {
 	if f.trusted {
 		return identity{}, nil
 	}

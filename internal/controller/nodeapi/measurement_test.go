@@ -36,7 +36,7 @@ func on(node string) *rikv1alpha1.Instance {
 // back.
 func TestNodesMeasureTheirOwn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	links := map[string]*link{}
 	for _, name := range []string{"node-1", "node-2"} {
 		pair, err := w.join(t, name, "machine of "+name)

@@ -28,7 +28,7 @@ func TestNodesReceiveTheNetwork(t *testing.T) {
 		Settings: settings, Nodes: nodes, Workloads: workloads, Revisions: index.NewObjects[*rikv1alpha1.WorkloadRevision](),
 		Instances: index.NewInstances(), Seen: func(string) bool { return true }, Ranges: ranges, Addresses: addresses,
 	}))
-	w := newWorldOf(t, publisher)
+	w := newFixtureOf(t, publisher)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)

@@ -41,8 +41,8 @@ import (
 // timeout is long enough for a busy machine under the race detector.
 const timeout = time.Minute
 
-// world is a server on loopback TLS with its own authority.
-type world struct {
+// fixture is a server on loopback TLS with its own authority.
+type fixture struct {
 	server    *Server
 	client    client.Client
 	instances *index.Instances
@@ -51,21 +51,21 @@ type world struct {
 	address   string
 }
 
-func newWorld(t *testing.T, objects ...client.Object) *world {
+func newFixture(t *testing.T, objects ...client.Object) *fixture {
 	t.Helper()
-	return newWorldOf(t, nil, objects...)
+	return newFixtureOf(t, nil, objects...)
 }
 
-// newWorldOf creates a world whose nodes receive a netmap.
-func newWorldOf(t *testing.T, network Network, objects ...client.Object) *world {
+// newFixtureOf creates a fixture whose nodes receive a netmap.
+func newFixtureOf(t *testing.T, network Network, objects ...client.Object) *fixture {
 	t.Helper()
 	w := unserved(t, network, objects...)
 	w.serve(t)
 	return w
 }
 
-// unserved creates a world without a listener.
-func unserved(t *testing.T, network Network, objects ...client.Object) *world {
+// unserved creates a fixture without a listener.
+func unserved(t *testing.T, network Network, objects ...client.Object) *fixture {
 	t.Helper()
 	authority, err := pki.LoadOrCreate(t.TempDir())
 	if err != nil {
@@ -84,7 +84,7 @@ func unserved(t *testing.T, network Network, objects ...client.Object) *world {
 			return c.Create(ctx, o, options...)
 		},
 	}).Build()
-	w := &world{client: c, instances: index.NewInstances(), authority: authority, tokens: jointoken.New(c, authority, time.Now)}
+	w := &fixture{client: c, instances: index.NewInstances(), authority: authority, tokens: jointoken.New(c, authority, time.Now)}
 	w.server, err = New(Config{Client: c, Reader: c, Informers: &informertest.FakeInformers{Scheme: scheme}, Instances: w.instances, Tokens: w.tokens, Authority: authority, Network: network, Version: "v9"})
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func unserved(t *testing.T, network Network, objects ...client.Object) *world {
 	return w
 }
 
-func (w *world) serve(t *testing.T) {
+func (w *fixture) serve(t *testing.T) {
 	t.Helper()
 	certPEM, keyPEM, err := w.authority.IssueServer([]string{"127.0.0.1"}, time.Hour)
 	if err != nil {
@@ -116,7 +116,7 @@ func (w *world) serve(t *testing.T) {
 }
 
 // dial connects, with a node's certificate if pair is not nil.
-func (w *world) dial(t *testing.T, pair *tls.Certificate) *grpc.ClientConn {
+func (w *fixture) dial(t *testing.T, pair *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	config := &tls.Config{RootCAs: w.authority.Pool(), MinVersion: tls.VersionTLS13}
 	if pair != nil {
@@ -131,7 +131,7 @@ func (w *world) dial(t *testing.T, pair *tls.Certificate) *grpc.ClientConn {
 }
 
 // join joins a machine and returns its certificate.
-func (w *world) join(t *testing.T, node, machine string) (*tls.Certificate, error) {
+func (w *fixture) join(t *testing.T, node, machine string) (*tls.Certificate, error) {
 	t.Helper()
 	token, err := w.tokens.Create(t.Context(), jointoken.Options{})
 	if err != nil {
@@ -160,7 +160,7 @@ type link struct {
 }
 
 // connect opens the node's stream and reads the server's hello.
-func (w *world) connect(t *testing.T, pair *tls.Certificate, node string) *link {
+func (w *fixture) connect(t *testing.T, pair *tls.Certificate, node string) *link {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	t.Cleanup(cancel)
@@ -213,7 +213,7 @@ func eventually(t *testing.T, check func() error) {
 
 func TestJoinIgnoresTheSubjectAsked(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -237,7 +237,7 @@ func TestJoinIgnoresTheSubjectAsked(t *testing.T) {
 // name collided, and any host could register.
 func TestJoinFault20(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.join(t, "node-1", "machine-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestJoinFault20(t *testing.T) {
 // TestJoinRefusals: a permanent refusal by the API must not cause a retry.
 func TestJoinRefusals(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.join(t, strings.Repeat("n", 64), "machine-1"); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "63 characters, and has 64") {
 		t.Errorf("a name of 64 characters: %v, want InvalidArgument that says how many are too many", err)
 	}
@@ -286,7 +286,7 @@ func TestJoinRefusals(t *testing.T) {
 }
 
 // joinAs joins one riklet of a machine.
-func (w *world) joinAs(t *testing.T, node, machine, key string) error {
+func (w *fixture) joinAs(t *testing.T, node, machine, key string) error {
 	t.Helper()
 	token, err := w.tokens.Create(t.Context(), jointoken.Options{})
 	if err != nil {
@@ -311,7 +311,7 @@ func TestASecondRikletOfAMachineIsRefused(t *testing.T) {
 		Status:     rikv1alpha1.NodeStatus{Info: rikv1alpha1.NodeInfo{MachineID: "m", InstallationID: nodev1.InstallationID("server's")}},
 	}
 	older := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "older", UID: "u-older", Annotations: map[string]string{AnnotationMachine: "m"}}}
-	w := newWorld(t, own, older)
+	w := newFixture(t, own, older)
 	for _, step := range []struct {
 		what, node, key string
 		says            string // empty: it joins
@@ -372,7 +372,7 @@ func TestTaken(t *testing.T) {
 // certificate ended each other's connection several times a second.
 func TestACopiedCertificateDoesNotEndTheFirstConnection(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -414,7 +414,7 @@ func TestACopiedCertificateDoesNotEndTheFirstConnection(t *testing.T) {
 
 func TestConnectNeedsTheNodesOwnCertificate(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -456,7 +456,7 @@ func issue(t *testing.T, authority *pki.Authority, subject pkix.Name) *tls.Certi
 
 func TestRenewKeepsTheName(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -532,7 +532,7 @@ func TestANodeGetsOnlyWhatItsInstancesReferTo(t *testing.T) {
 	secret := func(name string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Data: map[string][]byte{"key": []byte(name)}}
 	}
-	w := newWorld(t, revisionWithSecret("web-1", "mine"), revisionWithSecret("web-2", "other"), secret("mine"), secret("other"))
+	w := newFixture(t, revisionWithSecret("web-1", "mine"), revisionWithSecret("web-2", "other"), secret("mine"), secret("other"))
 	w.instances.Observe(bound("1", "node-1", "web-1"))
 	w.instances.Observe(bound("2", "node-2", "web-2"))
 	pair, err := w.join(t, "node-1", "machine-1")
@@ -573,9 +573,9 @@ func TestANodeGetsOnlyWhatItsInstancesReferTo(t *testing.T) {
 	}
 }
 
-func TestABindingThatTheWatchShowsLateIsAwaited(t *testing.T) {
+func TestABindingThatTheWatchShowsLateIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, revisionWithSecret("web-1", "mine"))
+	w := newFixture(t, revisionWithSecret("web-1", "mine"))
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -603,7 +603,7 @@ func TestABindingThatTheWatchShowsLateIsAwaited(t *testing.T) {
 
 func TestANewerStreamEndsTheOlder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -627,7 +627,7 @@ func TestANewerStreamEndsTheOlder(t *testing.T) {
 // another machine at the same address can still join.
 func TestBadTokensDoNotBlockGoodOnes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	good, err := w.tokens.Create(t.Context(), jointoken.Options{})
 	if err != nil {
 		t.Fatal(err)

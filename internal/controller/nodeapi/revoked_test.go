@@ -17,7 +17,7 @@ import (
 )
 
 // hello tries to connect and returns the error of the stream.
-func (w *world) hello(t *testing.T, pair *tls.Certificate, node string) error {
+func (w *fixture) hello(t *testing.T, pair *tls.Certificate, node string) error {
 	t.Helper()
 	stream, err := nodev1.NewNodeClient(w.dial(t, pair)).Connect(t.Context())
 	if err == nil {
@@ -28,7 +28,7 @@ func (w *world) hello(t *testing.T, pair *tls.Certificate, node string) error {
 }
 
 // remove deletes a Node and reports that as the watch would.
-func (w *world) remove(t *testing.T, name string) {
+func (w *fixture) remove(t *testing.T, name string) {
 	t.Helper()
 	var node rikv1alpha1.Node
 	if err := w.client.Get(t.Context(), client.ObjectKey{Name: name}, &node); err != nil {
@@ -44,7 +44,7 @@ func (w *world) remove(t *testing.T, name string) {
 // stays revoked when another machine takes the name.
 func TestDeletedNodeIsRevoked(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	old, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestDeletedNodeIsRevoked(t *testing.T) {
 // them, is valid for the Node of its name.
 func TestCertificateThatNamesNoNode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	old := issue(t, w.authority, pkix.Name{CommonName: rikv1alpha1.NodeUserPrefix + "node-1", Organization: []string{rikv1alpha1.GroupNodes}})
 	if err := w.hello(t, old, "node-1"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("without a Node it connects with %v, want PermissionDenied", err)
@@ -104,7 +104,7 @@ func TestCertificateThatNamesNoNode(t *testing.T) {
 // join.
 func TestJoinCountsUses(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	token, err := w.tokens.Create(t.Context(), jointoken.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -158,7 +158,7 @@ func New(cfg Config) (*Server, error) {
 // listener that no other process can reach. Several registrations share one state.
 func (s *Server) Register(registrar grpc.ServiceRegistrar, trusted bool) {
 	nodev1.RegisterJoinServer(registrar, s)
-	nodev1.RegisterNodeServer(registrar, &front{Server: s, trusted: trusted})
+	nodev1.RegisterNodeServer(registrar, &listenerService{Server: s, trusted: trusted})
 }
 
 const (
@@ -184,8 +184,8 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// front is the Node service of one listener.
-type front struct {
+// listenerService is the Node service of one listener.
+type listenerService struct {
 	*Server
 	trusted bool
 }

@@ -94,7 +94,7 @@ func (c *connection) sessionsLocked(namespace string) (n int) {
 }
 
 // Session serves the stream that a node opens for an announced session.
-func (f *front) Session(stream grpc.BidiStreamingServer[nodev1.SessionOutput, nodev1.SessionInput]) error {
+func (f *listenerService) Session(stream grpc.BidiStreamingServer[nodev1.SessionOutput, nodev1.SessionInput]) error {
 	caller, err := f.caller(stream.Context())
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (f *front) Session(stream grpc.BidiStreamingServer[nodev1.SessionOutput, no
 
 // announced returns the session of a start, for the node that it was announced to. All refusals
 // are the same, so that a node learns nothing about sessions of others.
-func (f *front) announced(caller identity, start *nodev1.SessionStart) (*Session, error) {
+func (f *listenerService) announced(caller identity, start *nodev1.SessionStart) (*Session, error) {
 	node := start.GetNodeName()
 	refused := status.Errorf(codes.PermissionDenied, "session %d is not announced to node %q, or its user is gone", start.GetSession(), node)
 	if !f.trusted && caller.name != node {

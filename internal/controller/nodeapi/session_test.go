@@ -53,7 +53,7 @@ type opening struct {
 	err     error
 }
 
-func (w *world) open(ctx context.Context, node string) <-chan opening {
+func (w *fixture) open(ctx context.Context, node string) <-chan opening {
 	result := make(chan opening, 1)
 	go func() {
 		s, err := w.server.Open(ctx, node, &nodev1.OpenSession{Uid: "u"})
@@ -63,7 +63,7 @@ func (w *world) open(ctx context.Context, node string) <-chan opening {
 }
 
 // opened opens a session from both sides.
-func (w *world) opened(t *testing.T, l *link) (*Session, nodev1.Node_SessionClient) {
+func (w *fixture) opened(t *testing.T, l *link) (*Session, nodev1.Node_SessionClient) {
 	t.Helper()
 	result := w.open(t.Context(), l.node)
 	stream := l.start(t, l.announcement(t))
@@ -74,7 +74,7 @@ func (w *world) opened(t *testing.T, l *link) (*Session, nodev1.Node_SessionClie
 	return r.session, stream
 }
 
-func (w *world) joined(t *testing.T, node string) *link {
+func (w *fixture) joined(t *testing.T, node string) *link {
 	t.Helper()
 	pair, err := w.join(t, node, "machine of "+node)
 	if err != nil {
@@ -91,7 +91,7 @@ func output(size int) *nodev1.SessionOutput {
 // and the objects of the node go on.
 func TestASlowReaderHoldsUpNoOtherSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, revisionWithSecret("web-1", "mine"))
+	w := newFixture(t, revisionWithSecret("web-1", "mine"))
 	w.instances.Observe(bound("1", "node-1", "web-1"))
 	l := w.joined(t, "node-1")
 	slow, slowNode := w.opened(t, l)
@@ -142,7 +142,7 @@ func TestASlowReaderHoldsUpNoOtherSession(t *testing.T) {
 
 func TestMessagesReachTheNodeAsTheyAre(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.joined(t, "node-1")
 	s, node := w.opened(t, l)
 	for _, m := range []*nodev1.SessionInput{nodev1.NewInput([]byte("ls\n")), nodev1.NewSize(80, 25), nodev1.NewEndOfInput()} {
@@ -169,7 +169,7 @@ func TestMessagesReachTheNodeAsTheyAre(t *testing.T) {
 // the session was announced to.
 func TestOnlyTheAnnouncedNodeOpensASession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.joined(t, "node-1")
 	other := w.joined(t, "node-2")
 	result := w.open(t.Context(), "node-1")
@@ -214,7 +214,7 @@ func TestOnlyTheAnnouncedNodeOpensASession(t *testing.T) {
 
 func TestANodeThatSendsTooMuchLosesTheSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	l := w.joined(t, "node-1")
 	for name, m := range map[string]*nodev1.SessionOutput{
 		"a large piece":      output(nodev1.MaxPiece + 1),
@@ -243,8 +243,8 @@ func TestANodeThatSendsTooMuchLosesTheSession(t *testing.T) {
 	}
 }
 
-// inMemory is a world in a bubble, without TLS.
-func inMemory(t *testing.T, f func(t *testing.T, w *world, l *link)) {
+// inMemory is a fixture in a synctest bubble, without TLS.
+func inMemory(t *testing.T, f func(t *testing.T, w *fixture, l *link)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := unserved(t, nil)
@@ -281,7 +281,7 @@ func inMemory(t *testing.T, f func(t *testing.T, w *world, l *link)) {
 func TestANodeIsStoppedUntilItIsRead(t *testing.T) {
 	for name, size := range map[string]int{"pieces": nodev1.Piece, "empty messages": 0} {
 		t.Run(name, func(t *testing.T) {
-			inMemory(t, func(t *testing.T, w *world, l *link) {
+			inMemory(t, func(t *testing.T, w *fixture, l *link) {
 				s, node := w.opened(t, l)
 				m := output(size)
 				var sent atomic.Int64
@@ -320,7 +320,7 @@ func TestANodeIsStoppedUntilItIsRead(t *testing.T) {
 // TestASessionThatTheNodeDoesNotOpen: a user waits openTimeout and gets a reason. The node is
 // informed, and may not open the session later.
 func TestASessionThatTheNodeDoesNotOpen(t *testing.T) {
-	inMemory(t, func(t *testing.T, w *world, l *link) {
+	inMemory(t, func(t *testing.T, w *fixture, l *link) {
 		began := time.Now()
 		result := w.open(t.Context(), "node-1")
 		announced := l.announcement(t)
@@ -393,7 +393,7 @@ func TestSessionsAreSharedAmongNamespaces(t *testing.T) {
 
 func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	if _, err := w.server.Open(t.Context(), "node-1", &nodev1.OpenSession{}); !errors.Is(err, ErrNodeNotConnected) {
 		t.Errorf("Open without a stream = %v, want ErrNodeNotConnected", err)
 	}
@@ -443,7 +443,7 @@ func TestSessionsEndWithTheStreamAndTheContext(t *testing.T) {
 // protocol do not work together. The message names both programs and the next step.
 func TestAnotherVersionIsRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	pair, err := w.join(t, "node-1", "machine-1")
 	if err != nil {
 		t.Fatal(err)

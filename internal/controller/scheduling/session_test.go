@@ -308,9 +308,9 @@ func TestChanges(t *testing.T) {
 	f.want(f.until(h, "template gone"), "template gone ns/r")
 }
 
-// TestANodesWordsDoNotEndTheSession: the largest message that the scheduler accepts from a node
+// TestTheLargestMessageOfANodeDoesNotEndTheSession: the largest message that the scheduler accepts from a node
 // does not end the session.
-func TestANodesWordsDoNotEndTheSession(t *testing.T) {
+func TestTheLargestMessageOfANodeDoesNotEndTheSession(t *testing.T) {
 	f := fix(t)
 	seen := reported{nodes: make(chan string, 1)}
 	f.client.config.Sink = seen

@@ -362,8 +362,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestHeldBackIsSaid: the condition of a rolled-out workload shows the delay while it lasts.
-func TestHeldBackIsSaid(t *testing.T) {
+// TestBackOffIsInTheCondition: the condition of a rolled-out workload shows the delay while it lasts.
+func TestBackOffIsInTheCondition(t *testing.T) {
 	t.Parallel()
 	w := &rikv1alpha1.Workload{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 1}, Spec: *spec(2, nil)}
 	look := func(after time.Duration, members ...Member) *metav1.Condition {
@@ -381,9 +381,9 @@ func TestHeldBackIsSaid(t *testing.T) {
 	}
 }
 
-// TestTimesToComeAreNotBelieved: an instance that failed while the clock was ahead does not
+// TestFutureTimesAreIgnored: an instance that failed while the clock was ahead does not
 // delay others. The deadline of a rollout that began then counts from now on.
-func TestTimesToComeAreNotBelieved(t *testing.T) {
+func TestFutureTimesAreIgnored(t *testing.T) {
 	t.Parallel()
 	p := Make(Situation{Spec: spec(1, nil), Revision: "new", Members: []Member{failedAt("f", 365*24*time.Hour)}, Now: noon})
 	if len(p.Create) != 1 {

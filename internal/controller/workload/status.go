@@ -14,7 +14,7 @@ import (
 // an event. failure says why instances could not be created.
 func Status(w *rikv1alpha1.Workload, s Situation, failure error) (rikv1alpha1.WorkloadStatus, time.Duration) {
 	out := *w.Status.DeepCopy()
-	tally(&out, s)
+	countInstances(&out, s)
 	out.ObservedGeneration = w.Generation
 	out.CurrentRevision = s.Revision
 	out.Selector = rikv1alpha1.LabelWorkload + "=" + w.Name
@@ -64,7 +64,7 @@ func addressed(out *rikv1alpha1.WorkloadStatus, addresses []string, problem stri
 	})
 }
 
-func tally(out *rikv1alpha1.WorkloadStatus, s Situation) {
+func countInstances(out *rikv1alpha1.WorkloadStatus, s Situation) {
 	out.Replicas, out.ReadyReplicas, out.UpdatedReplicas = 0, 0, 0
 	out.PendingReplicas, out.FailedReplicas, out.CompletedReplicas = 0, 0, 0
 	for _, m := range s.Members {

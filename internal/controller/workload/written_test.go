@@ -15,20 +15,20 @@ import (
 // statuses is a client that only writes statuses.
 type statuses struct {
 	client.Client
-	ledger *ledger
+	writes *writeCounter
 }
 
-func (s statuses) Status() client.SubResourceWriter { return s.ledger }
+func (s statuses) Status() client.SubResourceWriter { return s.writes }
 
-// ledger counts the writes.
-type ledger struct {
+// writeCounter counts the writes.
+type writeCounter struct {
 	client.SubResourceWriter
 
 	writes int
 }
 
 // Update implements client.SubResourceWriter.
-func (l *ledger) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
+func (l *writeCounter) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
 	l.writes++
 	return nil
 }
@@ -38,9 +38,9 @@ func (l *ledger) Update(context.Context, client.Object, ...client.SubResourceUpd
 func TestStatusIsWrittenOnceASecond(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
-	stored := &ledger{}
+	stored := &writeCounter{}
 	r := &Reconciler{written: map[types.NamespacedName]time.Time{}, config: Config{
-		Client: statuses{ledger: stored}, Workloads: index.NewObjects[*rikv1alpha1.Workload](), Now: func() time.Time { return now },
+		Client: statuses{writes: stored}, Workloads: index.NewObjects[*rikv1alpha1.Workload](), Now: func() time.Time { return now },
 	}}
 	w := &rikv1alpha1.Workload{}
 	w.Namespace, w.Name = "default", "web"

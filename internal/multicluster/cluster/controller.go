@@ -52,11 +52,11 @@ type Controller struct {
 	recorder     record.EventRecorder
 	metrics      *metrics
 	now          func() time.Time
-	// strays are the result of the last sweep. Only one sweep runs at a time.
-	strays map[stray]bool
-	// disowned contains the objects whose status was removed, with the version that they had
+	// orphans are the result of the last sweep. Only one sweep runs at a time.
+	orphans map[orphan]bool
+	// cleared contains the objects whose status was removed, with the version that they had
 	// then. Only sweeps use it.
-	disowned map[types.UID]string
+	cleared map[types.UID]string
 
 	mu sync.Mutex
 	// uid is the UID of the kcp's namespace kube-system, once it is known.
@@ -82,7 +82,7 @@ func New(config Config) (*Controller, error) {
 	}
 	config = config.withDefaults()
 	runtimelog.Set(config.Logger)
-	c := &Controller{config: config, now: time.Now, members: map[string]*member{}, beats: map[string]beat{}, disowned: map[types.UID]string{}}
+	c := &Controller{config: config, now: time.Now, members: map[string]*member{}, beats: map[string]beat{}, cleared: map[types.UID]string{}}
 	if err := c.connect(); err != nil {
 		return nil, fmt.Errorf("preparing the connection to the kcp: %w", err)
 	}

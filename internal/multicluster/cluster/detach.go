@@ -112,16 +112,16 @@ func (c *Controller) deleteImports(ctx context.Context, name string) error {
 
 // release removes a cluster's finalizer and annotations from every object upstream.
 func (c *Controller) release(ctx context.Context, name string) error {
-	return c.releaseWhere(ctx, look{lost: func(s stray, _ bool) (bool, error) { return s.cluster == name, nil }})
+	return c.releaseWhere(ctx, look{lost: func(s orphan, _ bool) (bool, error) { return s.cluster == name, nil }})
 }
 
-// judgment decides whether a finalizer of a cluster's syncer must be removed from an object. sent
+// releaseCheck decides whether a finalizer of a cluster's syncer must be removed from an object. sent
 // is true if the labels of the object send it to that cluster.
-type judgment func(held stray, sent bool) (lost bool, err error)
+type releaseCheck func(held orphan, sent bool) (lost bool, err error)
 
 // look is what a walk through the objects searches for.
 type look struct {
-	lost judgment
+	lost releaseCheck
 	// absent reports whether a Cluster does not exist. If it is nil, that is not checked.
 	absent func(name string) (bool, error)
 	// seen receives the objects that are sent only to Clusters that do not exist.
@@ -230,7 +230,7 @@ func (c *Controller) releaseType(ctx context.Context, gvr schema.GroupVersionRes
 func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata, l look) error {
 	var lost []string
 	for _, name := range holders(object.Finalizers) {
-		held := stray{cluster: name, resource: gvr, namespace: object.Namespace, name: object.Name, uid: object.UID}
+		held := orphan{cluster: name, resource: gvr, namespace: object.Namespace, name: object.Name, uid: object.UID}
 		is, err := l.lost(held, isSent(object, name))
 		if err != nil {
 			return err
@@ -249,7 +249,7 @@ func (c *Controller) releaseObject(ctx context.Context, gvr schema.GroupVersionR
 	}
 	if nowhere {
 		l.seen[object.UID] = true
-		return c.disown(ctx, gvr, object)
+		return c.clearStatus(ctx, gvr, object)
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// impostor answers like a malicious or broken API server. It serves ConfigMaps, and has none.
-type impostor struct {
+// hostileServer answers like a malicious or broken API server. It serves ConfigMaps, and has none.
+type hostileServer struct {
 	version string
 	// groups is the number of API groups that cannot be read.
 	groups int
@@ -34,7 +34,7 @@ type impostor struct {
 }
 
 // start serves it, and returns a kubeconfig for it.
-func (i *impostor) start(t *testing.T) string {
+func (i *hostileServer) start(t *testing.T) string {
 	t.Helper()
 	end := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +60,7 @@ func (i *impostor) start(t *testing.T) string {
 		"clusters":[{"name":"it","cluster":{"server":%q}}],"users":[{"name":"it","user":{"token":"of-an-impostor"}}]}`, server.URL)
 }
 
-func (i *impostor) answer(path string) any {
+func (i *hostileServer) answer(path string) any {
 	switch path {
 	case "/readyz":
 		return "ok"
@@ -107,15 +107,15 @@ func inline(name, kubeconfig string) *workloadv1alpha1.Cluster {
 
 // Clusters that accept connections but do not answer block neither their own removal nor that of
 // others.
-func TestSilentClustersAreLetGo(t *testing.T) {
+func TestSilentClustersAreReleased(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *cluster.Config) { c.Mode = workloadv1alpha1.SyncPush })
 	// More Clusters than concurrent passes.
 	const many = 6
 	var registered []*workloadv1alpha1.Cluster
-	var silenced []*impostor
+	var silenced []*hostileServer
 	for n := range many {
-		i := &impostor{version: "v1"}
+		i := &hostileServer{version: "v1"}
 		c := inline(fmt.Sprintf("silent%d", n), i.start(t))
 		s.create(t, c)
 		registered, silenced = append(registered, c), append(silenced, i)
@@ -143,10 +143,10 @@ func TestSilentClustersAreLetGo(t *testing.T) {
 }
 
 // A cluster that reports too much data still has a status.
-func TestStatusOfATalkativeCluster(t *testing.T) {
+func TestStatusOfAClusterThatReportsTooMuch(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, func(c *cluster.Config) { c.Mode = workloadv1alpha1.SyncPush })
-	i := &impostor{version: strings.Repeat("v", 4<<20), groups: 1500, nodes: []map[string]string{{"cpu": "2", "memory": "1e999999999"}}}
+	i := &hostileServer{version: strings.Repeat("v", 4<<20), groups: 1500, nodes: []map[string]string{{"cpu": "2", "memory": "1e999999999"}}}
 	for n := range 40 {
 		made := map[string]string{"cpu": "1e-999999999", "memory": "1Gi"}
 		for k := range 1000 {

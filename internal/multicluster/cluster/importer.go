@@ -84,10 +84,10 @@ func (c *Controller) newImporter(cluster *workloadv1alpha1.Cluster, m *member) (
 	}, nil
 }
 
-// poke requests a pull soon.
-func (i *importer) poke() { i.wake.Wake() }
+// requestPull requests a pull soon.
+func (i *importer) requestPull() { i.wake.Wake() }
 
-// run pulls when the cluster's types change, when it is poked, and at intervals, until ctx ends.
+// run pulls when the cluster's types change, when requestPull is called, and at intervals, until ctx ends.
 func (i *importer) run(ctx context.Context) { i.rounds(ctx, i.puller.Changes(ctx), i.round) }
 
 // rounds calls round, which returns when the next round is due without a change.

@@ -99,15 +99,15 @@ func missing(imports []*apiresourcev1alpha1.APIResourceImport, names []string, p
 	for _, i := range imports {
 		gvr := i.Spec.GVR()
 		asked := slices.Contains(names, gvr.GroupResource().String()) || slices.Contains(names, gvr.Resource)
-		if asked && !offered[gvr] && !doubtful(gvr, pulled) {
+		if asked && !offered[gvr] && !mayBeServed(gvr, pulled) {
 			gone = append(gone, i)
 		}
 	}
 	return gone
 }
 
-// doubtful reports whether a type may be served although a pull did not return it.
-func doubtful(gvr schema.GroupVersionResource, pulled *crdpuller.Result) bool {
+// mayBeServed reports whether a type may be served although a pull did not return it.
+func mayBeServed(gvr schema.GroupVersionResource, pulled *crdpuller.Result) bool {
 	unknown := slices.ContainsFunc(pulled.Unknown, func(gv schema.GroupVersion) bool {
 		return gv.Group == gvr.Group && (gv.Version == gvr.Version || gv.Version == "")
 	})

@@ -49,16 +49,16 @@ type member struct {
 
 	cancel context.CancelFunc
 	group  errgroup.Group
-	// wake starts the next round of the agent. The importer has its own channel. strayed signals
-	// that there are strays.
-	wake, strayed wakeup.Signal
+	// wake starts the next round of the agent. The importer has its own channel. orphansChanged signals
+	// that there are orphans.
+	wake, orphansChanged wakeup.Signal
 
 	mu sync.Mutex
 	// seen is the observation. types are the types to import, and carried are the types to copy.
-	// strays are objects that may have to be released. mu guards all of them.
+	// orphans are objects that may have to be released. mu guards all of them.
 	seen           observation
 	types, carried []string
-	strays         []stray
+	orphans        []orphan
 }
 
 // newMember creates the member of a Cluster. It does not connect yet.
@@ -71,7 +71,7 @@ func (c *Controller) newMember(cluster *workloadv1alpha1.Cluster, identity ident
 		upstream: c.upstream, downstream: downstream,
 		errorText: kubeconfig.Redaction(downstream), changed: func() { c.queue.Add(cluster.Name) },
 		event: func(kind, reason, message string) { c.recorder.Event(about, kind, reason, message) },
-		wake:  wakeup.New(), strayed: wakeup.New(),
+		wake:  wakeup.New(), orphansChanged: wakeup.New(),
 	}
 	m.seen = observation{location: m.location, pinned: pinned}
 	var err error
@@ -182,7 +182,7 @@ func (m *member) note(now probe) bool {
 		m.changed()
 	}
 	if before.trouble != nil && now.trouble == nil {
-		m.importer.poke()
+		m.importer.requestPull()
 	}
 	return mine
 }
@@ -206,7 +206,7 @@ func (m *member) work(ctx context.Context) (end func()) {
 		return nil
 	})
 	group.Go(func() error {
-		m.letGoOfStrays(ctx)
+		m.releaseOrphans(ctx)
 		return nil
 	})
 	return func() {
@@ -222,7 +222,7 @@ func (m *member) want(types, carried []string) {
 	m.types, m.carried = types, carried
 	m.mu.Unlock()
 	if newTypes {
-		m.importer.poke()
+		m.importer.requestPull()
 	}
 	if newCarried {
 		m.wake.Wake()

@@ -8,9 +8,9 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestFallsSilent tests that fences start at the first status without a heartbeat. Only that
+// TestClusterBecomesSilent tests that fences start at the first status without a heartbeat. Only that
 // status is written with the resource version from which it was decided.
-func TestFallsSilent(t *testing.T) {
+func TestClusterBecomesSilent(t *testing.T) {
 	t.Parallel()
 	status := func(heartbeat metav1.ConditionStatus) workloadv1alpha1.ClusterStatus {
 		if heartbeat == "" {

@@ -27,15 +27,15 @@ const (
 	// times as long as a sweep took. PollInterval is the shortest pause. sweepSlowest times
 	// PollInterval is the longest.
 	sweepShare, sweepSlowest = 50, 10
-	// letGoTimeout is how long releasing one stray may take.
-	letGoTimeout = 30 * time.Second
+	// releaseTimeout is how long releasing one orphan may take.
+	releaseTimeout = 30 * time.Second
 )
 
-// stray is an object upstream that has the finalizer of a cluster's syncer and is not sent to the
+// orphan is an object upstream that has the finalizer of a cluster's syncer and is not sent to the
 // cluster. A syncer finds only objects that are sent to its cluster or exist in it. If a syncer
 // was killed after it had deleted the object in the cluster, and before it removed the finalizer,
 // no other syncer finds the object.
-type stray struct {
+type orphan struct {
 	cluster         string
 	resource        schema.GroupVersionResource
 	namespace, name string
@@ -43,13 +43,13 @@ type stray struct {
 }
 
 // sweep walks through every object upstream for finalizers that syncers have left. It removes
-// those of Clusters that no longer exist. It gives strays to the members, which can check their
-// clusters. A stray counts only if the last sweep found it too, because in most cases its syncer
+// those of Clusters that no longer exist. It gives orphans to the members, which can check their
+// clusters. An orphan counts only if the last sweep found it too, because in most cases its syncer
 // is still processing it.
 func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 	begin := c.now()
-	absent, found, seen := c.absence(ctx), map[stray]bool{}, map[types.UID]bool{}
-	err := c.releaseWhere(ctx, look{absent: absent, seen: seen, lost: func(s stray, sent bool) (bool, error) {
+	absent, found, seen := c.absence(ctx), map[orphan]bool{}, map[types.UID]bool{}
+	err := c.releaseWhere(ctx, look{absent: absent, seen: seen, lost: func(s orphan, sent bool) (bool, error) {
 		is, err := absent(s.cluster)
 		if err == nil && !is && !sent {
 			found[s] = true
@@ -57,22 +57,22 @@ func (c *Controller) sweep(ctx context.Context) (time.Duration, error) {
 		return is, err
 	}})
 	// An error with one type does not stop the work on the other types.
-	strays := map[string][]stray{}
+	orphans := map[string][]orphan{}
 	for s := range found {
-		if c.strays[s] {
-			strays[s.cluster] = append(strays[s.cluster], s)
+		if c.orphans[s] {
+			orphans[s.cluster] = append(orphans[s.cluster], s)
 		}
 	}
-	c.strays = found
-	for name, list := range strays {
+	c.orphans = found
+	for name, list := range orphans {
 		if m := c.memberOf(name); m != nil {
-			m.stray(list)
+			m.setOrphans(list)
 		}
 	}
 	if err != nil {
 		return 0, err
 	}
-	maps.DeleteFunc(c.disowned, func(uid types.UID, _ string) bool { return !seen[uid] })
+	maps.DeleteFunc(c.cleared, func(uid types.UID, _ string) bool { return !seen[uid] })
 	pause := min(sweepShare*c.now().Sub(begin), sweepSlowest*c.config.PollInterval)
 	return max(c.config.PollInterval, pause), nil
 }
@@ -95,34 +95,34 @@ func (c *Controller) absence(ctx context.Context) func(name string) (bool, error
 	}
 }
 
-// stray replaces the strays of the member.
-func (m *member) stray(list []stray) {
+// setOrphans replaces the orphans of the member.
+func (m *member) setOrphans(list []orphan) {
 	m.mu.Lock()
-	m.strays = list
+	m.orphans = list
 	m.mu.Unlock()
-	m.strayed.Wake()
+	m.orphansChanged.Wake()
 }
 
-// letGoOfStrays releases strays until ctx ends. If that fails, the next sweep finds the stray
+// releaseOrphans releases orphans until ctx ends. If that fails, the next sweep finds the orphan
 // again.
-func (m *member) letGoOfStrays(ctx context.Context) {
+func (m *member) releaseOrphans(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-m.strayed:
+		case <-m.orphansChanged:
 		}
 		m.mu.Lock()
-		list := m.strays
-		m.strays = nil
+		list := m.orphans
+		m.orphans = nil
 		m.mu.Unlock()
-		if err := m.sweeper.letGo(ctx, list, m.observe().pinned); err != nil && ctx.Err() == nil {
+		if err := m.sweeper.release(ctx, list, m.observe().pinned); err != nil && ctx.Err() == nil {
 			m.logger.Warn("the finalizer of the former syncer stays on objects upstream", "err", m.errorText(err))
 		}
 	}
 }
 
-// sweeper releases the strays of one cluster. Only its member uses it.
+// sweeper releases the orphans of one cluster. Only its member uses it.
 type sweeper struct {
 	cluster              string
 	owner                types.UID
@@ -145,9 +145,9 @@ func (c *Controller) newSweeper(cluster *workloadv1alpha1.Cluster, m *member) (*
 	}, nil
 }
 
-// letGo removes the syncer's finalizer from the strays that do not exist in the cluster. It first
+// release removes the syncer's finalizer from the orphans that do not exist in the cluster. It first
 // checks that the registered cluster answers.
-func (s *sweeper) letGo(ctx context.Context, list []stray, pinned string) error {
+func (s *sweeper) release(ctx context.Context, list []orphan, pinned string) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -202,8 +202,8 @@ func offeredAs(resource schema.GroupResource, lists []*metav1.APIResourceList) (
 
 // letGoOf reads the upstream object first. If a client changes it after that, for example to send
 // it to the cluster again, the write fails.
-func (s *sweeper) letGoOf(ctx context.Context, x stray, identity syncer.Identity, resource schema.GroupVersionResource) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, letGoTimeout, errSilence)
+func (s *sweeper) letGoOf(ctx context.Context, x orphan, identity syncer.Identity, resource schema.GroupVersionResource) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, releaseTimeout, errSilence)
 	defer cancel()
 	object, err := s.upstream.Resource(x.resource).Namespace(x.namespace).Get(ctx, x.name, metav1.GetOptions{})
 	if err != nil {

@@ -20,10 +20,10 @@ import (
 	"rik.dev/rik/internal/testkit/poll"
 )
 
-// TestWhatADeadSyncerHeldIsReleased tests a syncer that is killed after its last action in the
+// TestFinalizersOfADeadSyncerAreReleased tests a syncer that is killed after its last action in the
 // cluster. It leaves its finalizer on objects that no other syncer finds. They are released when
 // the cluster has confirmed that it does not have them, and not before.
-func TestWhatADeadSyncerHeldIsReleased(t *testing.T) {
+func TestFinalizersOfADeadSyncerAreReleased(t *testing.T) {
 	t.Parallel()
 	physical := kube.Shared(t).Way(t)
 	s := newSite(t, func(c *cluster.Config) {
@@ -130,7 +130,7 @@ func (s *site) isHeld(t *testing.T, object client.Object) {
 	}
 }
 
-// sweeps waits until every object was checked four times, because a stray counts only at the
+// sweeps waits until every object was checked four times, because an orphan counts only at the
 // second check. Each check is visible because a sweep releases the finalizer of a Cluster that
 // does not exist.
 func (s *site) sweeps(t *testing.T) {

@@ -59,7 +59,7 @@ func wanted(requested []string, cluster *workloadv1alpha1.Cluster) []string {
 // the problems, without their times.
 func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*apiresourcev1alpha1.APIResourceImport) (carried []string, problems []workloadv1alpha1.ResourceProblem) {
 	names := wanted(requested, cluster)
-	unfit := map[string]string{}
+	incompatible := map[string]string{}
 	for _, i := range imports {
 		resource := i.Spec.GVR().GroupResource()
 		named := slices.Contains(names, resource.String()) || slices.Contains(names, resource.Resource)
@@ -72,14 +72,14 @@ func synced(requested []string, cluster *workloadv1alpha1.Cluster, imports []*ap
 		case served(i):
 			carried = append(carried, resource.String())
 		case was && compatible != nil && compatible.Status == metav1.ConditionFalse:
-			unfit[resource.String()] = fmt.Sprintf("version %s: %s", i.Spec.GroupVersion.Version, compatible.Message)
+			incompatible[resource.String()] = fmt.Sprintf("version %s: %s", i.Spec.GroupVersion.Version, compatible.Message)
 		}
 	}
-	for _, resource := range slices.Sorted(maps.Keys(unfit)) {
+	for _, resource := range slices.Sorted(maps.Keys(incompatible)) {
 		if !slices.Contains(carried, resource) {
 			carried = append(carried, resource)
 			problems = append(problems, workloadv1alpha1.ResourceProblem{
-				Resource: resource, Reason: workloadv1alpha1.ResourceIncompatible, Message: excerpt.Of(unfit[resource], maxProblem),
+				Resource: resource, Reason: workloadv1alpha1.ResourceIncompatible, Message: excerpt.Of(incompatible[resource], maxProblem),
 			})
 		}
 	}

@@ -74,7 +74,7 @@ func (p *Puller) conflict(preferred, other *apiextensionsv1.CustomResourceDefini
 	if known {
 		return why
 	}
-	why = multischema.Beside(offers[0], offers[1])
+	why = multischema.StorableAs(offers[0], offers[1])
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.answers) >= maxAnswers {

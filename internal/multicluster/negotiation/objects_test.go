@@ -118,9 +118,9 @@ func TestNameConflictAndRefusal(t *testing.T) {
 	}
 }
 
-// TestWritesBetweenLookAndChange tests an object that is written after the controller has read
+// TestWritesBetweenReadAndChange tests an object that is written after the controller has read
 // the stored objects and before it changes the CRD. The object still counts.
-func TestWritesBetweenLookAndChange(t *testing.T) {
+func TestWritesBetweenReadAndChange(t *testing.T) {
 	t.Parallel()
 	const sized = `{apiVersion: example.org/v1, kind: Widget, metadata: {name: one, namespace: default}, spec: {size: 7}}`
 	t.Run("narrowing", func(t *testing.T) {
@@ -209,9 +209,9 @@ func TestNegotiatedCRDIsNotDeletedWithObjects(t *testing.T) {
 	}
 }
 
-// TestCRDByHandIsFollowed tests that a manual CRD takes effect even if it is created after the
+// TestManualCRDIsFollowed tests that a manual CRD takes effect even if it is created after the
 // imports, and that its changes take effect too.
-func TestCRDByHandIsFollowed(t *testing.T) {
+func TestManualCRDIsFollowed(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.create(t, s.offer(t, "a", narrow))

@@ -121,12 +121,12 @@ func (c *Controller) writeStatus(ctx context.Context, p *plan.Plan) error {
 				}
 			}
 		}
-		for _, verdict := range v.Verdicts {
-			next := verdict.Import.DeepCopy()
+		for _, result := range v.ImportResults {
+			next := result.Import.DeepCopy()
 			have := next.Status.Conditions
-			next.Status = *verdict.Status.DeepCopy()
-			next.Status.Conditions = conditions(have, verdict.Status.Conditions, plan.ImportConditions, next.Generation)
-			if equality.Semantic.DeepEqual(verdict.Import.Status, next.Status) {
+			next.Status = *result.Status.DeepCopy()
+			next.Status.Conditions = conditions(have, result.Status.Conditions, plan.ImportConditions, next.Generation)
+			if equality.Semantic.DeepEqual(result.Import.Status, next.Status) {
 				continue
 			}
 			if err := c.client.Status().Update(ctx, next); err != nil {

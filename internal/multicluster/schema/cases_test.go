@@ -460,9 +460,9 @@ func TestNoOtherKeyIsAllowedWhereKeysAreKept(t *testing.T) {
 	}
 }
 
-// TestReasonsOfRulesAreWords tests that a reason quotes a rule once, without the messages of the
+// TestReasonsQuoteRulesOnce tests that a reason quotes a rule once, without the messages of the
 // compiler.
-func TestReasonsOfRulesAreWords(t *testing.T) {
+func TestReasonsQuoteRulesOnce(t *testing.T) {
 	t.Parallel()
 	agreement, why := Meet(
 		specSchema(t, "east", `{type: object, properties: {o: {type: object, properties: {a: {type: string}, b: {type: string}}, x-kubernetes-validations: [{rule: "self.b != ''"}, {rule: "has(self.b)"}]}}}`),

@@ -175,12 +175,12 @@ func accepts(n *node, fallback string) bool {
 	return j.holds(map[string]any{"value": value}) == nil
 }
 
-// unfit is the parts of a rule that cannot be evaluated.
-type unfit struct{ rule, message, path bool }
+// invalidRule is the parts of a rule that cannot be evaluated.
+type invalidRule struct{ rule, message, path bool }
 
 // compileRules returns the rules at a node that cannot be evaluated there. For example, a rule
 // may use a property that was dropped, or a fraction where the node allows only integers.
-func compileRules(n *node, resource bool) ([]unfit, error) {
+func compileRules(n *node, resource bool) ([]invalidRule, error) {
 	if len(n.rules) == 0 {
 		return nil, nil
 	}
@@ -195,9 +195,9 @@ func compileRules(n *node, resource bool) ([]unfit, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compiling the rules: %w", err)
 	}
-	all := make([]unfit, len(n.rules))
+	all := make([]invalidRule, len(n.rules))
 	for i := range results {
-		all[i] = unfit{rule: results[i].Error != nil, message: results[i].MessageExpressionError != nil}
+		all[i] = invalidRule{rule: results[i].Error != nil, message: results[i].MessageExpressionError != nil}
 		if at := props.XValidations[i].FieldPath; at != "" {
 			_, _, err := cel.ValidFieldPath(at, s)
 			all[i].path = err != nil

@@ -33,7 +33,7 @@ func TestRulesOfExamplesAreBounded(t *testing.T) {
 	for i := range 400 {
 		obstacles = append(obstacles, apiresourcev1alpha1.Obstacle{Path: fmt.Sprintf(".spec.nothing%d", i)})
 	}
-	illustrate(obstacles, [][2]*offeredSchema{{east, west}})
+	addExamples(obstacles, [][2]*offeredSchema{{east, west}})
 	spent := east.ask().spent + west.ask().spent
 	if spent == 0 || spent > maxRuleCost+3*celconfig.RuntimeCELCostBudget {
 		t.Errorf("the rules of the examples cost %d, want at most %d and what is above for one document", spent, maxRuleCost)

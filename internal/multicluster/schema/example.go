@@ -63,14 +63,14 @@ const maxEffort, valueEffort = 4_000_000, 20
 // about a second of CPU. It is the limit for the rules of one document.
 const maxRuleCost = celconfig.RuntimeCELCostBudget
 
-// illustrate adds a document to each obstacle of a schema, as long as the effort allows. One of
+// addExamples adds a document to each obstacle of a schema, as long as the effort allows. One of
 // the offers accepts the document, and another cannot hold it unchanged.
-func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
+func addExamples(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
 	if len(obstacles) == 0 {
 		return
 	}
-	key := illustrationKey(obstacles, pairs)
-	if known, ok := illustrations.Get(key); ok {
+	key := exampleKey(obstacles, pairs)
+	if known, ok := exampleCache.Get(key); ok {
 		examples, _ := known.([]string)
 		for i := range obstacles {
 			obstacles[i].CounterExample = examples[i]
@@ -82,15 +82,15 @@ func illustrate(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSch
 	for i := range obstacles {
 		examples[i] = obstacles[i].CounterExample
 	}
-	illustrations.Add(key, examples)
+	exampleCache.Add(key, examples)
 }
 
-// illustrations caches the results of recent searches. The same schemas are compared again
+// exampleCache caches the results of recent searches. The same schemas are compared again
 // whenever anything about their type changes, and always have the same examples.
-var illustrations = lru.New(64)
+var exampleCache = lru.New(64)
 
-// illustrationKey returns a hash of all inputs of the search.
-func illustrationKey(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) [sha256.Size]byte {
+// exampleKey returns a hash of all inputs of the search.
+func exampleKey(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) [sha256.Size]byte {
 	hash := sha256.New()
 	add := func(text []byte) {
 		// writing to a hash cannot fail
@@ -110,7 +110,7 @@ func illustrationKey(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offer
 	return [sha256.Size]byte(hash.Sum(nil))
 }
 
-// search finds the examples for illustrate.
+// search finds the examples for addExamples.
 func search(obstacles []apiresourcev1alpha1.Obstacle, pairs [][2]*offeredSchema) {
 	effort, ruleCost := maxEffort, int64(maxRuleCost)
 	for i := range obstacles {

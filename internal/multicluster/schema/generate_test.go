@@ -615,7 +615,7 @@ func usableNode(n *node) bool {
 
 func rulesFit(n *node) bool {
 	unfits, err := compileRules(n, false)
-	return err == nil && !slices.ContainsFunc(unfits, func(u unfit) bool { return u != unfit{} })
+	return err == nil && !slices.ContainsFunc(unfits, func(u invalidRule) bool { return u != invalidRule{} })
 }
 
 // family returns similar offers.

@@ -42,12 +42,12 @@ type outcome struct {
 
 // meeting meets nodes. In a comparison, the first member's defaults apply, because its documents
 // already have them. In a comparison, the reasons that leave an object without a meet are
-// collected in impasses, so that all of them are found.
+// collected in obstacles, so that all of them are found.
 type meeting struct {
 	comparison bool
 	// optional keeps properties optional for which no default is accepted by all members.
-	optional bool
-	impasses []apiresourcev1alpha1.Obstacle
+	optional  bool
+	obstacles []apiresourcev1alpha1.Obstacle
 }
 
 func bottom(path string, ms []*member, format string, args ...any) outcome {
@@ -157,7 +157,7 @@ func allBut(of kinds, n *node, path string, why []apiresourcev1alpha1.Obstacle) 
 		return why
 	}
 	for i := range why {
-		why[i].Reason = fmt.Sprintf("%sthat %s is anything but %s: %s", unsayable, path, kindNames[of], why[i].Reason)
+		why[i].Reason = fmt.Sprintf("%sthat %s is anything but %s: %s", inexpressible, path, kindNames[of], why[i].Reason)
 	}
 	return why
 }
@@ -280,7 +280,7 @@ func (t *meeting) meetArrays(path string, ms []*member, out *node) outcome {
 		return outcome{dropped: r.dropped}
 	}
 	if r.listType != "" {
-		return bottom(path, ms, unsayable+"that a set holds lists which are no plain values")
+		return bottom(path, ms, inexpressible+"that a set holds lists which are no plain values")
 	}
 	if r.kinds == objects {
 		atomic := *r.node
@@ -341,7 +341,7 @@ func (t *meeting) meetNullFallback(path string, ms []*member, r outcome) outcome
 	same := !slices.ContainsFunc(ms, func(m *member) bool { return m.fallback != ms[0].fallback })
 	becomeOne := !slices.ContainsFunc(ms, func(m *member) bool { return m.nullBecomes() != ms[0].nullBecomes() })
 	if !becomeOne && r.kinds == anything && !r.nullable {
-		return bottom(path, ms, unsayable+"that anything but null is allowed, and null becomes %s", each(ms, fallbackName))
+		return bottom(path, ms, inexpressible+"that anything but null is allowed, and null becomes %s", each(ms, fallbackName))
 	}
 	if same && (len(ms) == 1 || accepts(r.node, ms[0].fallback)) {
 		r.fallback = ms[0].fallback

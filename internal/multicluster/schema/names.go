@@ -150,7 +150,7 @@ const (
 	namesPath        = ".names."
 )
 
-// isOfNames reports whether an obstacle is not in the schema. No document can illustrate it.
+// isOfNames reports whether an obstacle is not in the schema. No document can be an example of it.
 func isOfNames(path string) bool {
 	return strings.HasPrefix(path, subResourcePath) || strings.HasPrefix(path, namesPath) || path == groupVersionPath || path == scopePath
 }

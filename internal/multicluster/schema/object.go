@@ -8,9 +8,9 @@ import (
 
 // The prefixes of some reasons.
 const (
-	// unsayable is for parts that are left out although documents could have them, because the
+	// inexpressible is for parts that are left out although documents could have them, because the
 	// schema of a CRD cannot express them.
-	unsayable       = "no schema can say "
+	inexpressible   = "no schema can say "
 	filledIn        = "a default fills it in"
 	fallbackDiffers = "the default is "
 )
@@ -34,7 +34,7 @@ func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
 	for _, key := range keys {
 		r := t.meetProperty(child(path, key), key, ms, out)
 		if r.why != nil && t.comparison {
-			t.impasses = append(t.impasses, r.why...)
+			t.obstacles = append(t.obstacles, r.why...)
 			out.required = slices.DeleteFunc(out.required, func(name string) bool { return name == key })
 			continue
 		}
@@ -51,10 +51,10 @@ func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
 		}
 	}
 	if out.rest == mapped && len(out.properties) > 0 {
-		return bottom(path, ms, unsayable+"that an object has properties and also keys of another schema")
+		return bottom(path, ms, inexpressible+"that an object has properties and also keys of another schema")
 	}
 	if out.embedded && (out.rest == shallow || out.rest == mapped) {
-		return bottom(path, ms, unsayable+"that an embedded resource keeps other keys, but not what is in them")
+		return bottom(path, ms, inexpressible+"that an embedded resource keeps other keys, but not what is in them")
 	}
 	if out.embedded {
 		for _, key := range metaKeys {

@@ -68,7 +68,7 @@ func needs(rule string, missing []string) string {
 // fitRules returns why a rule cannot be evaluated at a node. If only the message expression of a
 // rule cannot be evaluated, it removes that expression.
 func fitRules(path string, ms []*member, out *node) *outcome {
-	unfit, err := compileRules(out, path == ".")
+	invalid, err := compileRules(out, path == ".")
 	if err != nil {
 		why := bottom(path, ms, "what all have cannot be written as one schema: %v", err)
 		return &why
@@ -77,18 +77,18 @@ func fitRules(path string, ms []*member, out *node) *outcome {
 	for i, encoded := range out.rules {
 		var rule apiextensionsv1.ValidationRule
 		mustDecode(encoded, &rule)
-		if unfit[i].rule {
+		if invalid[i].rule {
 			why := bottom(path, ms, "the rule %q does not fit the types that all have", strings.Join(strings.Fields(rule.Rule), " "))
 			return &why
 		}
-		if !unfit[i].message && !unfit[i].path {
+		if !invalid[i].message && !invalid[i].path {
 			rules = append(rules, encoded)
 			continue
 		}
-		if unfit[i].message {
+		if invalid[i].message {
 			rule.MessageExpression = ""
 		}
-		if unfit[i].path {
+		if invalid[i].path {
 			rule.FieldPath = ""
 		}
 		rules = append(rules, encode(rule))

@@ -74,10 +74,10 @@ func (t *meeting) of(offers []Offer) (*Agreement, []apiresourcev1alpha1.Obstacle
 	agreement, why := t.agree(all)
 	pairs := pairsOf(all)
 	if agreement == nil {
-		illustrate(why, pairs)
+		addExamples(why, pairs)
 		return nil, why
 	}
-	illustrate(agreement.Dropped, pairs)
+	addExamples(agreement.Dropped, pairs)
 	return agreement, nil
 }
 
@@ -157,7 +157,7 @@ func finished(n *node) ([]byte, error) {
 // result is empty if every document that is valid under existing, after its defaulting, is valid
 // for offered.
 func Compatible(existing, offered Offer) []apiresourcev1alpha1.Obstacle {
-	return compatible(existing, offered, illustrate)
+	return compatible(existing, offered, addExamples)
 }
 
 // IsCompatible reports whether Compatible finds no obstacles. It does not search for examples,
@@ -166,7 +166,7 @@ func IsCompatible(existing, offered Offer) bool {
 	return len(compatible(existing, offered, func([]apiresourcev1alpha1.Obstacle, [][2]*offeredSchema) {})) == 0
 }
 
-func compatible(existing, offered Offer, illustrate func([]apiresourcev1alpha1.Obstacle, [][2]*offeredSchema)) []apiresourcev1alpha1.Obstacle {
+func compatible(existing, offered Offer, addExamples func([]apiresourcev1alpha1.Obstacle, [][2]*offeredSchema)) []apiresourcev1alpha1.Obstacle {
 	offers := []Offer{existing, offered}
 	all, unreadable := readOffers(offers)
 	if unreadable != nil {
@@ -180,7 +180,7 @@ func compatible(existing, offered Offer, illustrate func([]apiresourcev1alpha1.O
 		}
 	}
 	found := compare(all[0], all[1])
-	illustrate(found, [][2]*offeredSchema{{all[0], all[1]}})
+	addExamples(found, [][2]*offeredSchema{{all[0], all[1]}})
 	return append(obstacles, found...)
 }
 
@@ -202,9 +202,9 @@ func compare(existing, other *offeredSchema) []apiresourcev1alpha1.Obstacle {
 	t := &meeting{comparison: true}
 	is := t.meet(".", []*member{existing.asMember(), other.asMember()})
 	if is.why != nil {
-		return append(t.impasses, is.why...)
+		return append(t.obstacles, is.why...)
 	}
-	c := &comparison{offered: other.asMember(), dropped: is.dropped, found: t.impasses}
+	c := &comparison{offered: other.asMember(), dropped: is.dropped, found: t.obstacles}
 	before, errBefore := rewritten(existing.root)
 	after, errAfter := rewritten(is.node)
 	if err := errors.Join(errBefore, errAfter); err != nil {

@@ -70,8 +70,8 @@ func TestExamplesAreKept(t *testing.T) {
 		t.Fatalf("the obstacles are %+v", first)
 	}
 	all := mustRead(t, east, west)
-	key := illustrationKey(first, [][2]*offeredSchema{{all[0], all[1]}})
-	if known, ok := illustrations.Get(key); !ok || fmt.Sprint(known) != fmt.Sprint([]string{first[0].CounterExample}) {
+	key := exampleKey(first, [][2]*offeredSchema{{all[0], all[1]}})
+	if known, ok := exampleCache.Get(key); !ok || fmt.Sprint(known) != fmt.Sprint([]string{first[0].CounterExample}) {
 		t.Errorf("kept is %v, want %s", known, first[0].CounterExample)
 	}
 	if again := Compatible(east, west); again[0].CounterExample != first[0].CounterExample {

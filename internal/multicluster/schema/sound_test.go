@@ -37,21 +37,21 @@ const (
 	racedPairs = 400
 )
 
-// tally counts what a test has checked.
-type tally struct{ families, met, documents, pairs, bytes atomic.Int64 }
+// checkCounts counts what a test has checked.
+type checkCounts struct{ families, met, documents, pairs, bytes atomic.Int64 }
 
 // overFamilies runs check for families of offers until it has covered enough pairs of schemas and
 // documents. The number is RIK_SCHEMA_PAIRS if that is set. The first seed is RIK_SCHEMA_SEED. It
 // returns nil if a check failed.
-func overFamilies(t *testing.T, pairs uint64, check func(t *testing.T, seed uint64, g generator, counts *tally)) *tally {
-	counts := &tally{}
+func overFamilies(t *testing.T, pairs uint64, check func(t *testing.T, seed uint64, g generator, counts *checkCounts)) *checkCounts {
+	counts := &checkCounts{}
 	each, first := int64(number(t, "RIK_SCHEMA_PAIRS", pairs)/shards)+1, number(t, "RIK_SCHEMA_SEED", 1)
 	var failed atomic.Bool
 	t.Run("shards", func(t *testing.T) {
 		for shard := range uint64(shards) {
 			t.Run(fmt.Sprint(shard), func(t *testing.T) {
 				t.Parallel()
-				mine := &tally{}
+				mine := &checkCounts{}
 				defer func() {
 					if t.Failed() {
 						failed.Store(true)
@@ -103,7 +103,7 @@ func TestMeetOfRulesIsSound(t *testing.T) {
 
 func meetIsSound(t *testing.T, pairs uint64, of func(generator) generator) {
 	t.Helper()
-	counts := overFamilies(t, pairs, func(t *testing.T, seed uint64, g generator, counts *tally) {
+	counts := overFamilies(t, pairs, func(t *testing.T, seed uint64, g generator, counts *checkCounts) {
 		g = of(g)
 		members := mustRead(t, family(g, 2+g.IntN(2))...)
 		counts.families.Add(1)
@@ -175,7 +175,7 @@ func checks(n *node) bool {
 }
 
 // checkHeld creates documents that a schema accepts, and checks that the others hold them.
-func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema, others []*offeredSchema, counts *tally) {
+func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema, others []*offeredSchema, counts *checkCounts) {
 	t.Helper()
 	var old map[string]any
 	for range documentsOf {
@@ -207,7 +207,7 @@ func checkHeld(t *testing.T, seed uint64, g generator, accepting *offeredSchema,
 // Compatible finds no obstacles.
 func TestCompatibleIsSound(t *testing.T) {
 	t.Parallel()
-	counts := overFamilies(t, cases(50_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *tally) {
+	counts := overFamilies(t, cases(50_000, racedPairs), func(t *testing.T, seed uint64, g generator, counts *checkCounts) {
 		offers := family(g, 2)
 		// Two similar schemas are seldom compatible. The meet with another one is compatible more
 		// often, without being equal.

@@ -10,10 +10,10 @@ import (
 // noProperty is the prefix of the reason for a property that some offer does not have.
 const noProperty = "there is no such property in "
 
-// Beside returns why objects of one version of a type cannot be stored in another version without
+// StorableAs returns why objects of one version of a type cannot be stored in another version without
 // conversion. It is empty if the stored version has only additional optional fields. The
 // Locations of the offers are the names of their versions.
-func Beside(stored, other Offer) string {
+func StorableAs(stored, other Offer) string {
 	other.Spec.GroupVersion = stored.Spec.GroupVersion
 	read, unreadable := readOffers([]Offer{stored, other})
 	if unreadable != nil {

@@ -2,8 +2,8 @@ package schema
 
 import "testing"
 
-// TestBeside tests that one version of a type is stored as another one only if nothing is lost.
-func TestBeside(t *testing.T) {
+// TestStorableAs tests that one version of a type is stored as another one only if nothing is lost.
+func TestStorableAs(t *testing.T) {
 	t.Parallel()
 	const small = `{type: object, properties: {size: {type: integer}}}`
 	for name, c := range map[string]struct{ stored, other, want string }{
@@ -21,7 +21,7 @@ func TestBeside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := Beside(specSchema(t, "v1", c.stored), specSchema(t, "v1beta1", c.other)); got != c.want {
+			if got := StorableAs(specSchema(t, "v1", c.stored), specSchema(t, "v1beta1", c.other)); got != c.want {
 				t.Errorf("Beside() = %q, want %q", got, c.want)
 			}
 		})

@@ -7,9 +7,9 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestTimesToComeAreNotBelieved tests that a time which was written while the clock was ahead
+// TestFutureTimesAreIgnored tests that a time which was written while the clock was ahead
 // does not delay anything.
-func TestTimesToComeAreNotBelieved(t *testing.T) {
+func TestFutureTimesAreIgnored(t *testing.T) {
 	t.Parallel()
 	ahead := start.Add(365 * 24 * time.Hour)
 	st := &State{Now: start, Policy: Policy{interval: time.Minute, moves: 1}, Progress: Progress{Since: ahead, Moves: 1}}

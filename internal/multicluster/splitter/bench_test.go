@@ -15,7 +15,7 @@ func BenchmarkSplit(b *testing.B) {
 		if strategy == workloadv1alpha1.StrategySpread {
 			p.TopologyKey = "region"
 		}
-		w := newWorld(b, p, 1000)
+		w := newClusterSim(b, p, 1000)
 		for i := range 100 {
 			c := readyCluster(fmt.Sprintf("cluster-%02d", i))
 			c.Labels = map[string]string{"region": fmt.Sprint(i % 7)}

@@ -20,8 +20,8 @@ import (
 
 type policy = workloadv1alpha1.PlacementPolicy
 
-// rests asserts the parts that exist when the world is at rest.
-func (w *world) rests(t *testing.T, want map[string]int32, unplaced int32) {
+// rests asserts the parts that exist when nothing changes any more.
+func (w *clusterSim) rests(t *testing.T, want map[string]int32, unplaced int32) {
 	t.Helper()
 	r := w.settle(t)
 	if diff := cmp.Diff(want, w.parts()); diff != "" || r.Unplaced != unplaced {
@@ -34,17 +34,17 @@ func (w *world) rests(t *testing.T, want map[string]int32, unplaced int32) {
 func TestSplitCases(t *testing.T) {
 	t.Parallel()
 	type parts = map[string]int32
-	two := func(t *testing.T) *world {
-		w := newWorld(t, policy{}, 10, "us-east1", "us-west1")
+	two := func(t *testing.T) *clusterSim {
+		w := newClusterSim(t, policy{}, 10, "us-east1", "us-west1")
 		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
 		return w
 	}
 	t.Run("ten replicas over two clusters are five and five", func(t *testing.T) { two(t) })
 	t.Run("a remainder goes to the first names", func(t *testing.T) {
-		newWorld(t, policy{}, 11, "c", "a", "b").rests(t, parts{"a": 4, "b": 4, "c": 3}, 0)
+		newClusterSim(t, policy{}, 11, "c", "a", "b").rests(t, parts{"a": 4, "b": 4, "c": 3}, 0)
 	})
 	t.Run("no clusters", func(t *testing.T) {
-		w := newWorld(t, policy{}, 10)
+		w := newClusterSim(t, policy{}, 10)
 		w.rests(t, parts{}, 10)
 		if len(w.last.Explanation.Reasons) == 0 || w.last.Explanation.Reasons[0].Code != NoClusters {
 			t.Errorf("%+v, want %s", w.last.Explanation.Reasons, NoClusters)
@@ -81,7 +81,7 @@ func TestSplitCases(t *testing.T) {
 		w.rests(t, parts{"us-east1": 5, "us-west1": 5}, 0)
 	})
 	t.Run("a cluster that is not ready gets nothing", func(t *testing.T) {
-		w := newWorld(t, policy{}, 10, "a", "b")
+		w := newClusterSim(t, policy{}, 10, "a", "b")
 		w.lose("a")
 		w.rests(t, parts{"b": 10}, 0)
 	})
@@ -91,7 +91,7 @@ func TestSplitCases(t *testing.T) {
 		w.rests(t, parts{"us-east1": 0, "us-west1": 0}, 0)
 	})
 	t.Run("fewer replicas than clusters", func(t *testing.T) {
-		newWorld(t, policy{}, 2, "a", "b", "c").rests(t, parts{"a": 1, "b": 1}, 0)
+		newClusterSim(t, policy{}, 2, "a", "b", "c").rests(t, parts{"a": 1, "b": 1}, 0)
 	})
 	t.Run("a cluster is lost and returns", func(t *testing.T) {
 		w := two(t)
@@ -139,13 +139,13 @@ func TestStrategyTable(t *testing.T) {
 				NotClusters: &metav1.LabelSelector{MatchLabels: map[string]string{"bad": "yes"}},
 				Tolerations: []workloadv1alpha1.ClusterToleration{{Key: "ok", Operator: workloadv1alpha1.TolerationExists}},
 			}
-			scheduled := newWorld(t, wish, 10, "a", "b")
+			scheduled := newClusterSim(t, wish, 10, "a", "b")
 			scheduled.settle(t)
 			tc.change(scheduled.cluster("a"))
 			if r := scheduled.settle(t); (scheduled.parts()["a"] == 5) != tc.keeps || !r.Next.Equal(tc.next) {
 				t.Errorf("it has %d of 5, next look %v; want it to keep them: %v, next %v\n%s", scheduled.parts()["a"], r.Next, tc.keeps, tc.next, r.Explanation)
 			}
-			fresh := newWorld(t, wish, 10, "a", "b")
+			fresh := newClusterSim(t, wish, 10, "a", "b")
 			tc.change(fresh.cluster("a"))
 			if fresh.settle(t); (fresh.parts()["a"] == 5) != tc.gets {
 				t.Errorf("it got %d, want 5: %v\n%s", fresh.parts()["a"], tc.gets, fresh.last.Explanation)
@@ -160,12 +160,12 @@ func TestStrategies(t *testing.T) {
 	weights := []workloadv1alpha1.ClusterWeight{{Cluster: "a", Weight: 3}, {Cluster: "d", Weight: 0}}
 	for name, tc := range map[string]struct {
 		policy policy
-		change func(*world)
+		change func(*clusterSim)
 		want   parts
 	}{
 		"even":     {want: parts{"a": 3, "b": 3, "c": 2, "d": 2}},
 		"weighted": {policy: policy{Strategy: workloadv1alpha1.StrategyWeighted, Weights: weights}, want: parts{"a": 6, "b": 2, "c": 2}},
-		"capacity by requests": {policy: policy{Strategy: workloadv1alpha1.StrategyCapacity}, change: func(w *world) {
+		"capacity by requests": {policy: policy{Strategy: workloadv1alpha1.StrategyCapacity}, change: func(w *clusterSim) {
 			w.Root.Requests = corev1.ResourceList{"memory": resource.MustParse("1Gi")}
 		}, want: parts{"a": 1, "b": 2, "c": 3, "d": 4}},
 		"capacity by CPUs": {policy: policy{Strategy: workloadv1alpha1.StrategyCapacity}, want: parts{"a": 4, "b": 3, "c": 2, "d": 1}},
@@ -173,13 +173,13 @@ func TestStrategies(t *testing.T) {
 		"spread by weights": {policy: policy{Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "region", Weights: weights[:1]},
 			want: parts{"a": 3, "b": 1, "c": 1, "d": 5}},
 		"whole": {policy: policy{Divide: workloadv1alpha1.DivideWhole}, want: parts{"a": 1}},
-		"everywhere but one": {policy: policy{Divide: workloadv1alpha1.DivideEverywhere}, change: func(w *world) { w.cluster("b").Unschedulable = true },
+		"everywhere but one": {policy: policy{Divide: workloadv1alpha1.DivideEverywhere}, change: func(w *clusterSim) { w.cluster("b").Unschedulable = true },
 			want: parts{"a": 1, "c": 1, "d": 1}},
 		"selected by name": {policy: policy{Clusters: &metav1.LabelSelector{MatchLabels: map[string]string{workloadv1alpha1.ClusterLabel: "c"}}}, want: parts{"c": 10}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, tc.policy, 10, "a", "b", "c", "d")
+			w := newClusterSim(t, tc.policy, 10, "a", "b", "c", "d")
 			for i := range w.Clusters {
 				c := &w.Clusters[i]
 				c.Allocatable = corev1.ResourceList{
@@ -202,7 +202,7 @@ func TestStrategies(t *testing.T) {
 func TestMoves(t *testing.T) {
 	t.Parallel()
 	t.Run("nothing is taken away before its replacement is ready", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(2)}, 8, "a")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(2)}, 8, "a")
 		w.settle(t)
 		w.Clusters = append(w.Clusters, readyCluster("b"))
 		for _, want := range []string{"map[a:8 b:2]", "map[a:8 b:2]"} {
@@ -220,7 +220,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 4, "b": 4}, 0)
 	})
 	t.Run("without a surge it is taken away first, and seen to be gone", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(0), MaxMoves: &workloadv1alpha1.MoveLimit{Count: 1}}, 4, "a")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(0), MaxMoves: &workloadv1alpha1.MoveLimit{Count: 1}}, 4, "a")
 		w.settle(t)
 		w.Clusters = append(w.Clusters, readyCluster("b"))
 		w.expect(t, "map[a:3]")
@@ -235,14 +235,14 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
 	})
 	t.Run("what has shrunk goes at once, ready or not", func(t *testing.T) {
-		w := newWorld(t, policy{}, 8, "a", "b")
+		w := newClusterSim(t, policy{}, 8, "a", "b")
 		w.broken["b"] = true
 		w.settle(t)
 		w.Root.Replicas = 2
 		w.expect(t, "map[a:1 b:1]")
 	})
 	t.Run("moves wait while replacements do not become ready", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 4, "a")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(1)}, 4, "a")
 		w.settle(t)
 		w.Clusters = append(w.Clusters, readyCluster("b"))
 		w.broken["b"] = true
@@ -252,7 +252,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
 	})
 	t.Run("moves that were begun with a surge end without one", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(2)}, 8, "a")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(2)}, 8, "a")
 		w.settle(t)
 		w.Clusters = append(w.Clusters, readyCluster("b"))
 		w.expect(t, "map[a:8 b:2]")
@@ -261,21 +261,21 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 4, "b": 4}, 0)
 	})
 	t.Run("an evicted cluster is left step by step, and its leaf goes", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 4, "a", "b")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(1)}, 4, "a", "b")
 		w.settle(t)
 		w.cluster("a").EvictAfter = start.Add(-time.Second)
 		w.expect(t, "map[a:2 b:3]")
 		w.rests(t, map[string]int32{"b": 4}, 0)
 	})
 	t.Run("an evicted cluster loses all where nothing takes it", func(t *testing.T) {
-		w := newWorld(t, policy{}, 4, "a")
+		w := newClusterSim(t, policy{}, 4, "a")
 		w.settle(t)
 		w.cluster("a").EvictAfter = start.Add(-time.Second)
 		w.rests(t, map[string]int32{}, 4)
 		w.explains(t, NothingTakesParts)
 	})
 	t.Run("cordoned clusters keep what they have, and shrink with the others", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(1)}, 10, "a", "b")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(1)}, 10, "a", "b")
 		w.settle(t)
 		w.cluster("a").Unschedulable = true
 		w.rests(t, map[string]int32{"a": 5, "b": 5}, 0)
@@ -288,7 +288,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 2, "b": 2}, 2)
 	})
 	t.Run("regions have the same with what cordoned clusters hold", func(t *testing.T) {
-		w := newWorld(t, policy{Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "region"}, 4, "a")
+		w := newClusterSim(t, policy{Strategy: workloadv1alpha1.StrategySpread, TopologyKey: "region"}, 4, "a")
 		w.settle(t)
 		w.cluster("a").Unschedulable = true
 		w.Clusters = append(w.Clusters, readyCluster("b"), readyCluster("c"))
@@ -299,7 +299,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 4, "b": 1, "c": 4}, 0)
 	})
 	t.Run("what shrinks leaves evicted clusters first", func(t *testing.T) {
-		w := newWorld(t, policy{}, 8, "a", "b")
+		w := newClusterSim(t, policy{}, 8, "a", "b")
 		w.settle(t)
 		w.cluster("b").EvictAfter = start.Add(-time.Second)
 		w.Clusters = append(w.Clusters, readyCluster("c"))
@@ -310,7 +310,7 @@ func TestMoves(t *testing.T) {
 		}
 	})
 	t.Run("a whole root is never in two clusters", func(t *testing.T) {
-		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideWhole}, 0, "a", "b")
+		w := newClusterSim(t, policy{Divide: workloadv1alpha1.DivideWhole}, 0, "a", "b")
 		w.settle(t)
 		w.cluster("a").EvictAfter = start.Add(-time.Second)
 		w.expect(t, "map[]")
@@ -318,7 +318,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"b": 1}, 0)
 	})
 	t.Run("what an autoscaler sets is left to it", func(t *testing.T) {
-		w := newWorld(t, policy{}, 10, "a", "b")
+		w := newClusterSim(t, policy{}, 10, "a", "b")
 		w.settle(t)
 		w.leaf("a").Autoscaled, w.leaf("a").Replicas = true, 9
 		w.rests(t, map[string]int32{"a": 9, "b": 5}, 0)
@@ -328,7 +328,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"b": 20}, 0)
 	})
 	t.Run("data is not left behind", func(t *testing.T) {
-		w := newWorld(t, policy{}, 4, "a")
+		w := newClusterSim(t, policy{}, 4, "a")
 		w.settle(t)
 		w.leaf("a").Bound = true
 		w.Clusters = append(w.Clusters, readyCluster("b"))
@@ -343,7 +343,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"b": 4}, 0)
 	})
 	t.Run("what has finished is neither moved nor run again", func(t *testing.T) {
-		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideWhole}, 1, "a")
+		w := newClusterSim(t, policy{Divide: workloadv1alpha1.DivideWhole}, 1, "a")
 		w.settle(t)
 		w.leaf("a").Finished = true
 		w.Clusters = append(w.Clusters, readyCluster("b"))
@@ -360,7 +360,7 @@ func TestMoves(t *testing.T) {
 		w.expect(t, "map[]") // only the root's own status is left
 	})
 	t.Run("what is everywhere finishes in each cluster", func(t *testing.T) {
-		w := newWorld(t, policy{Divide: workloadv1alpha1.DivideEverywhere}, 1, "a")
+		w := newClusterSim(t, policy{Divide: workloadv1alpha1.DivideEverywhere}, 1, "a")
 		w.settle(t)
 		w.leaf("a").Finished = true
 		w.Clusters = append(w.Clusters, readyCluster("b"))
@@ -368,7 +368,7 @@ func TestMoves(t *testing.T) {
 		w.rests(t, map[string]int32{"a": 1, "b": 1}, 0)
 	})
 	t.Run("a cluster that is being removed is left as it is", func(t *testing.T) {
-		w := newWorld(t, policy{}, 4, "a", "b")
+		w := newClusterSim(t, policy{}, 4, "a", "b")
 		w.settle(t)
 		w.cluster("a").Removing = true
 		w.expect(t, "map[a:2 b:4]")
@@ -381,8 +381,8 @@ func TestMoves(t *testing.T) {
 func TestFence(t *testing.T) {
 	t.Parallel()
 	fence := &metav1.Duration{Duration: 30 * time.Second}
-	newFenced := func(t *testing.T) *world {
-		w := newWorld(t, policy{FenceAfter: fence, MaxSurge: surgeOf(0), GracePeriod: &metav1.Duration{Duration: 20 * time.Second}}, 10, "a", "b")
+	newFenced := func(t *testing.T) *clusterSim {
+		w := newClusterSim(t, policy{FenceAfter: fence, MaxSurge: surgeOf(0), GracePeriod: &metav1.Duration{Duration: 20 * time.Second}}, 10, "a", "b")
 		w.Root.TerminationGrace = 15 * time.Second
 		w.settle(t)
 		return w
@@ -417,13 +417,13 @@ func TestFence(t *testing.T) {
 		w.rests(t, map[string]int32{"b": 10}, 0)
 	})
 	t.Run("clusters that cannot fence have no part", func(t *testing.T) {
-		w := newWorld(t, policy{FenceAfter: fence}, 10, "a", "b")
+		w := newClusterSim(t, policy{FenceAfter: fence}, 10, "a", "b")
 		w.cluster("a").Fences = false
 		w.rests(t, map[string]int32{"b": 10}, 0)
 		w.explains(t, CannotFence)
 	})
 	t.Run("a root without a fence is replaced after the grace period", func(t *testing.T) {
-		w := newWorld(t, policy{MaxSurge: surgeOf(0)}, 10, "a", "b")
+		w := newClusterSim(t, policy{MaxSurge: surgeOf(0)}, 10, "a", "b")
 		w.settle(t)
 		w.lose("a")
 		w.Now = start.Add(DefaultGracePeriod)
@@ -431,7 +431,7 @@ func TestFence(t *testing.T) {
 	})
 }
 
-func (w *world) expect(t *testing.T, want string) {
+func (w *clusterSim) expect(t *testing.T, want string) {
 	t.Helper()
 	r := w.split()
 	if got := fmt.Sprint(w.parts()); got != want {
@@ -440,7 +440,7 @@ func (w *world) expect(t *testing.T, want string) {
 }
 
 // explains asserts that the explanation contains a reason and can be formatted.
-func (w *world) explains(t *testing.T, code Code) {
+func (w *clusterSim) explains(t *testing.T, code Code) {
 	t.Helper()
 	e := w.last.Explanation
 	reasons := e.Reasons
@@ -461,7 +461,7 @@ func (w *world) explains(t *testing.T, code Code) {
 // TestExplanation tests the text for users.
 func TestExplanation(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, policy{}, 7, "a", "b", "c")
+	w := newClusterSim(t, policy{}, 7, "a", "b", "c")
 	w.settle(t)
 	w.lose("a")
 	w.Now = start.Add(DefaultGracePeriod)
@@ -499,8 +499,8 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
-// TestReasonsAreTexts tests that every code has a text.
-func TestReasonsAreTexts(t *testing.T) {
+// TestEveryReasonHasAText tests that every code has a text.
+func TestEveryReasonHasAText(t *testing.T) {
 	t.Parallel()
 	for code := range texts {
 		r := Reason{Code: code, Number: 3, Of: 4, Name: "x", At: start}
@@ -521,7 +521,7 @@ func TestAllLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, p, 7, "a", "b")
+			w := newClusterSim(t, p, 7, "a", "b")
 			w.settle(t)
 			had := w.parts()
 			stays := func() {
@@ -552,7 +552,7 @@ func TestAllLost(t *testing.T) {
 	}
 	t.Run("one stays away", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, policy{}, 7, "a", "b")
+		w := newClusterSim(t, policy{}, 7, "a", "b")
 		w.settle(t)
 		w.lose("a")
 		w.lose("b")
@@ -603,7 +603,7 @@ func TestRefusedWhole(t *testing.T) {
 	t.Parallel()
 	whole := policy{Divide: workloadv1alpha1.DivideWhole}
 	// refuse lets clusters refuse their leaf, and returns the clusters that have a leaf.
-	refuse := func(w *world, names ...string) []string {
+	refuse := func(w *clusterSim, names ...string) []string {
 		var has []string
 		for i := range w.Leaves {
 			l := &w.Leaves[i]
@@ -619,7 +619,7 @@ func TestRefusedWhole(t *testing.T) {
 		return has
 	}
 	// moves counts the leaves that are created in some hours.
-	moves := func(w *world, hours int, names ...string) map[string]int {
+	moves := func(w *clusterSim, hours int, names ...string) map[string]int {
 		made, end := map[string]int{}, w.Now.Add(time.Duration(hours)*time.Hour)
 		for range 10_000 {
 			for _, c := range w.split().Changes {
@@ -643,7 +643,7 @@ func TestRefusedWhole(t *testing.T) {
 	for name, tc := range map[string]struct {
 		policy  policy
 		refused []string
-		change  func(*world)
+		change  func(*clusterSim)
 		want    []string
 		made    map[string]int
 		code    Code
@@ -651,7 +651,7 @@ func TestRefusedWhole(t *testing.T) {
 		"one refuses":   {refused: []string{"a"}, want: []string{"b"}, made: map[string]int{"a": 1, "b": 1}, code: RefusedBefore},
 		"two refuse":    {refused: []string{"a", "b"}, want: []string{"c"}, made: map[string]int{"a": 1, "b": 1, "c": 1}, code: RefusedBefore},
 		"all refuse":    {refused: []string{"a", "b", "c"}, want: nil, made: map[string]int{"a": 19, "b": 19, "c": 19}, code: RefusedEverywhere},
-		"one is chosen": {refused: []string{"a"}, change: func(w *world) { w.cluster("b").Unschedulable, w.cluster("c").Unschedulable = true, true }, want: []string{"a"}, made: map[string]int{"a": 1}, code: RefusedEverywhere},
+		"one is chosen": {refused: []string{"a"}, change: func(w *clusterSim) { w.cluster("b").Unschedulable, w.cluster("c").Unschedulable = true, true }, want: []string{"a"}, made: map[string]int{"a": 1}, code: RefusedEverywhere},
 		// A cluster with more room does not get the root back while another cluster runs it.
 		"the better one refuses": {policy: policy{Divide: workloadv1alpha1.DivideWhole, Strategy: workloadv1alpha1.StrategyWeighted,
 			Weights: []workloadv1alpha1.ClusterWeight{{Cluster: "a", Weight: 100}}}, refused: []string{"a"}, want: []string{"b"}, made: map[string]int{"a": 1, "b": 1}, code: RefusedBefore},
@@ -662,7 +662,7 @@ func TestRefusedWhole(t *testing.T) {
 			if tc.policy.Divide != "" {
 				p = tc.policy
 			}
-			w := newWorld(t, p, 1, "a", "b", "c")
+			w := newClusterSim(t, p, 1, "a", "b", "c")
 			if tc.change != nil {
 				tc.change(w)
 			}
@@ -688,7 +688,7 @@ func TestRefusedWhole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, whole, 1, "a", "b")
+			w := newClusterSim(t, whole, 1, "a", "b")
 			w.split()
 			l := w.leaf("a")
 			l.Running, l.Refused, l.Never = 1, true, true
@@ -700,7 +700,7 @@ func TestRefusedWhole(t *testing.T) {
 	}
 	t.Run("the cluster that runs it is lost", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, whole, 1, "a", "b")
+		w := newClusterSim(t, whole, 1, "a", "b")
 		moves(w, 1, "a")
 		w.cluster("b").EvictAfter = w.Now.Add(-time.Minute)
 		moves(w, 1)
@@ -711,7 +711,7 @@ func TestRefusedWhole(t *testing.T) {
 	t.Run("a progress that nobody wrote", func(t *testing.T) {
 		t.Parallel()
 		for _, forged := range []string{"a=", "=", ",,a=2026", "a=9999-01-01T00:00:00Z", strings.Repeat("x=2020-01-01T00:00:00Z,", 1000)} {
-			w := newWorld(t, whole, 1, "a", "b")
+			w := newClusterSim(t, whole, 1, "a", "b")
 			w.Progress.Refused = forged
 			if r := w.split(); r.Unplaced != 0 || r.Progress.Refused != "" {
 				t.Errorf("with %.20q: %+v", forged, r)
@@ -727,7 +727,7 @@ func TestRefusedParts(t *testing.T) {
 	type parts = map[string]int32
 	t.Run("it takes nothing", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, policy{}, 10, "a", "b")
+		w := newClusterSim(t, policy{}, 10, "a", "b")
 		w.cut["a"] = w.Now // its syncer answers, and reports that the leaf is refused
 		w.split()
 		refuse := func() {
@@ -756,7 +756,7 @@ func TestRefusedParts(t *testing.T) {
 	})
 	t.Run("it takes no more", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, policy{}, 4, "a", "b")
+		w := newClusterSim(t, policy{}, 4, "a", "b")
 		w.rests(t, parts{"a": 2, "b": 2}, 0)
 		w.Root.Replicas = 10
 		w.cut["a"] = w.Now
@@ -771,7 +771,7 @@ func TestRefusedParts(t *testing.T) {
 	})
 	t.Run("nobody else takes it", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t, policy{}, 4, "a")
+		w := newClusterSim(t, policy{}, 4, "a")
 		w.cut["a"] = w.Now
 		w.split()
 		w.leaf("a").Refused, w.leaf("a").Never = true, true

@@ -19,7 +19,7 @@ import (
 func TestAnyHistory(t *testing.T) {
 	t.Parallel()
 	for i := range cases(4_000) {
-		d := newDice(4, i)
+		d := newRandom(4, i)
 		h := newHistory(t, d, i%2 == 0)
 		for range 80 {
 			h.event(d)
@@ -35,7 +35,7 @@ func TestAnyHistory(t *testing.T) {
 }
 
 type history struct {
-	*world
+	*clusterSim
 	fenced bool
 	// limit is the most replicas that may run: the bound, or what could run when the whole
 	// shrank.
@@ -43,7 +43,7 @@ type history struct {
 	log   []string
 }
 
-func newHistory(t *testing.T, d dice, fenced bool) *history {
+func newHistory(t *testing.T, d random, fenced bool) *history {
 	p := policy{MaxSurge: surgeOf(d.IntN(4)), Divide: workloadv1alpha1.DivideReplicas}
 	if d.percent(15) {
 		p.Divide, p.MaxSurge = workloadv1alpha1.DivideWhole, surgeOf(d.IntN(2))
@@ -54,7 +54,7 @@ func newHistory(t *testing.T, d dice, fenced bool) *history {
 	if d.percent(30) {
 		p.MaxMoves = &workloadv1alpha1.MoveLimit{Count: int32(1 + d.IntN(3))}
 	}
-	h := &history{world: newWorld(t, p, int32(d.IntN(16)), names[:1+d.IntN(4)]...), fenced: fenced}
+	h := &history{clusterSim: newClusterSim(t, p, int32(d.IntN(16)), names[:1+d.IntN(4)]...), fenced: fenced}
 	h.Root.TerminationGrace = 20 * time.Second
 	h.limit = h.bound()
 	return h
@@ -66,7 +66,7 @@ func (h *history) bound() int64 {
 }
 
 // event applies one random event.
-func (h *history) event(d dice) {
+func (h *history) event(d random) {
 	all := h.names()
 	for name := range h.downstream {
 		if !slices.Contains(all, name) {
@@ -142,7 +142,7 @@ func eventName(what int) string {
 
 // some returns the changes that a splitter writes before it is killed. In most cases these are
 // all of them.
-func (h *history) some(d dice) []Change {
+func (h *history) some(d random) []Change {
 	changes := slices.Clone(h.last.Changes)
 	d.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
 	if d.percent(30) {

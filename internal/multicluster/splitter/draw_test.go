@@ -21,27 +21,27 @@ func cases(n int) int {
 	return n
 }
 
-// dice is the random source of the case with a given number. A failed case can be run again.
-type dice struct{ *rand.Rand }
+// random is the random source of the case with a given number. A failed case can be run again.
+type random struct{ *rand.Rand }
 
-func newDice(property, number int) dice {
-	return dice{rand.New(rand.NewPCG(uint64(property), uint64(number)))}
+func newRandom(property, number int) random {
+	return random{rand.New(rand.NewPCG(uint64(property), uint64(number)))}
 }
 
-func (d dice) percent(n int) bool { return d.IntN(100) < n }
+func (d random) percent(n int) bool { return d.IntN(100) < n }
 
 // moment returns a time close to now, before or after it.
-func (d dice) moment() time.Time {
+func (d random) moment() time.Time {
 	return start.Add(time.Duration(d.IntN(41)-20) * time.Minute)
 }
 
 // drawPolicies returns policies of all kinds. They are reused, because making one takes longer
 // than a decision.
-func drawPolicies(t *testing.T, property int, wish func(dice, *policy)) []Policy {
+func drawPolicies(t *testing.T, property int, wish func(random, *policy)) []Policy {
 	t.Helper()
 	policies := make([]Policy, 200)
 	for i := range policies {
-		d := newDice(property, -i)
+		d := newRandom(property, -i)
 		p := drawPolicy(d)
 		if wish != nil {
 			wish(d, &p)
@@ -54,7 +54,7 @@ func drawPolicies(t *testing.T, property int, wish func(dice, *policy)) []Policy
 	return policies
 }
 
-func drawPolicy(d dice) policy {
+func drawPolicy(d random) policy {
 	var p policy
 	p.Divide = []workloadv1alpha1.Division{"", "", "", "", "", "replicas", workloadv1alpha1.DivideWhole, workloadv1alpha1.DivideEverywhere}[d.IntN(8)]
 	p.Strategy = []workloadv1alpha1.Strategy{"", "even", "weighted", "weighted", "capacity", "spread", "spread"}[d.IntN(7)]
@@ -90,7 +90,7 @@ func drawPolicy(d dice) policy {
 // names are the names of clusters. The last ones belong to removed clusters.
 var names = []string{"a", "b", "c", "d", "e", "f"}
 
-func drawCluster(d dice, name string) Cluster {
+func drawCluster(d random, name string) Cluster {
 	c := Cluster{
 		Name: name, Ready: d.percent(80), Since: d.moment(), Unschedulable: d.percent(10),
 		Removing: d.percent(3), Serves: d.percent(95), Fences: d.percent(80),
@@ -114,7 +114,7 @@ var (
 	someLabels  = []map[string]string{nil, {"region": "x"}, {"region": "y", "tier": "gold"}, {"region": "y", "tier": "silver"}, {"region": "z", "tier": "bronze"}}
 )
 
-func drawLeaf(d dice, name string, p *Policy) Leaf {
+func drawLeaf(d random, name string, p *Policy) Leaf {
 	l := Leaf{Cluster: name, Replicas: 1, Settled: d.percent(60), Deleting: d.percent(5), Bound: d.percent(2)}
 	if p.divide == workloadv1alpha1.DivideReplicas {
 		l.Replicas = int32(d.IntN(9))
@@ -130,7 +130,7 @@ func drawLeaf(d dice, name string, p *Policy) Leaf {
 }
 
 // drawState returns any state, including states that never occur in practice.
-func drawState(d dice, policies []Policy) State {
+func drawState(d random, policies []Policy) State {
 	st := State{Policy: policies[d.IntN(len(policies))], Now: start}
 	st.Root = Root{Name: "web", Replicas: int32(d.IntN(30)), TerminationGrace: 30 * time.Second}
 	for _, name := range names[:d.IntN(len(names)+1)] {

@@ -17,7 +17,7 @@ func TestAnyState(t *testing.T) {
 	t.Parallel()
 	policies := drawPolicies(t, 1, nil)
 	for i := range cases(100_000) {
-		d := newDice(1, i)
+		d := newRandom(1, i)
 		st := drawState(d, policies)
 		checkDecision(t, d, st)
 		if t.Failed() {
@@ -28,7 +28,7 @@ func TestAnyState(t *testing.T) {
 
 // checkDecision checks one decision. It computes the expected result in another way than the
 // engine.
-func checkDecision(t *testing.T, d dice, st State) {
+func checkDecision(t *testing.T, d random, st State) {
 	t.Helper()
 	leaves, cluster := slices.Clone(st.Leaves), fmt.Sprint(st.Clusters[:min(len(st.Clusters), 1)])
 	r := Split(st)
@@ -65,7 +65,7 @@ func checkDecision(t *testing.T, d dice, st State) {
 	}
 
 	// Deciding again changes nothing.
-	w := world{State: st}
+	w := clusterSim{State: st}
 	w.Leaves = slices.Clone(st.Leaves)
 	w.apply(r, r.Changes)
 	again := Split(w.State)
@@ -253,8 +253,8 @@ func checkStep(t *testing.T, st *State, r Result) {
 func TestLeastMoves(t *testing.T) {
 	t.Parallel()
 	for i := range cases(100_000) {
-		d := newDice(2, i)
-		w := world{State: State{Policy: newPolicyOf(workloadv1alpha1.StrategyWeighted), Now: start}}
+		d := newRandom(2, i)
+		w := clusterSim{State: State{Policy: newPolicyOf(workloadv1alpha1.StrategyWeighted), Now: start}}
 		even := d.percent(40)
 		for _, name := range names {
 			w.Policy.weights[name] = 1
@@ -289,7 +289,7 @@ func newPolicyOf(strategy workloadv1alpha1.Strategy) Policy {
 }
 
 // arrive gives each cluster its share at once.
-func (w *world) arrive(r Result) {
+func (w *clusterSim) arrive(r Result) {
 	w.Leaves = w.Leaves[:0]
 	for _, s := range r.Explanation.Clusters {
 		if s.Share > 0 && w.cluster(s.Cluster).Ready {
@@ -303,7 +303,7 @@ func (w *world) arrive(r Result) {
 }
 
 // disturb makes one random change.
-func (w *world) disturb(d dice, even bool) string {
+func (w *clusterSim) disturb(d random, even bool) string {
 	one := func() *Cluster { return &w.Clusters[d.IntN(len(w.Clusters))] }
 	switch what := d.IntN(5); {
 	case what == 0 && len(w.Clusters) > 1:
@@ -330,7 +330,7 @@ func (w *world) disturb(d dice, even bool) string {
 	return "rescaled"
 }
 
-func checkMoves(t *testing.T, w *world, r Result, change string, even bool) {
+func checkMoves(t *testing.T, w *clusterSim, r Result, change string, even bool) {
 	t.Helper()
 	rest := int64(w.Root.Replicas)
 	var weights, parts, shares []int64
@@ -409,7 +409,7 @@ func leastRaised(whole int64, weights, parts, shares []int64) (int64, bool) {
 func TestMonotone(t *testing.T) {
 	t.Parallel()
 	for i := range cases(20_000) {
-		d := newDice(3, i)
+		d := newRandom(3, i)
 		st := State{Policy: newPolicyOf(workloadv1alpha1.StrategyWeighted), Now: start}
 		st.Root.Replicas = int32(d.IntN(40))
 		for _, name := range names[:1+d.IntN(len(names))] {
@@ -424,7 +424,7 @@ func TestMonotone(t *testing.T) {
 		}
 		st.Policy.strategy = workloadv1alpha1.StrategyEven
 		smaller := Split(st)
-		w := world{State: st}
+		w := clusterSim{State: st}
 		w.arrive(smaller)
 		w.Root.Replicas += int32(1 + d.IntN(3))
 		for j, s := range Split(w.State).Explanation.Clusters {

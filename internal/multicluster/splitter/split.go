@@ -28,7 +28,7 @@ func Split(state State) Result {
 	}
 	st.weigh(sites)
 	st.checkRefusals(sites)
-	st.strand(sites)
+	st.keepStranded(sites)
 	if st.Policy.divide == workloadv1alpha1.DivideEverywhere {
 		whole = everywhere(sites)
 	} else {

@@ -89,7 +89,7 @@ func (s *site) check(st *State) {
 		if st.Follows && !slices.Contains(st.Among, c.Name) {
 			s.because(Out, Reason{Code: FollowsElsewhere})
 		}
-		s.checkWishes(&st.Policy)
+		s.checkPolicy(&st.Policy)
 		s.checkHealth(st)
 		s.checkRefusal(st)
 		if !c.Silent.IsZero() {
@@ -101,8 +101,8 @@ func (s *site) check(st *State) {
 	}
 }
 
-// checkWishes compares the cluster with the policy.
-func (s *site) checkWishes(p *Policy) {
+// checkPolicy compares the cluster with the policy.
+func (s *site) checkPolicy(p *Policy) {
 	c := s.cluster
 	known := named{Set: c.Labels, name: c.Name}
 	if !p.clusters.Matches(known) || p.notClusters.Matches(known) {
@@ -236,11 +236,11 @@ func (s *site) holdFinished(finished bool) {
 // They do not all return in the same second, because each is probed only every 10 s.
 const returnTime = 30 * time.Second
 
-// strand leaves parts in silent clusters if no other cluster accepts them. Giving them up would
+// keepStranded leaves parts in silent clusters if no other cluster accepts them. Giving them up would
 // not start them anywhere else. It would stop all of them when the connection returns, even if
 // the kcp itself was disconnected. A root that goes to every cluster is an exception: its leaf in
 // one cluster does not replace the one in another.
-func (st *State) strand(sites []*site) {
+func (st *State) keepStranded(sites []*site) {
 	var again time.Time
 	for _, s := range sites {
 		if s.standing != Open || s.weight == 0 || st.Policy.divide == workloadv1alpha1.DivideEverywhere {

@@ -162,7 +162,7 @@ func (b *breaker) expire(now time.Time) {
 		first := b.done[0].namespace
 		b.done = b.done[1:]
 		b.namespaces[first].done--
-		b.tidy(first)
+		b.dropEmpty(first)
 	}
 }
 
@@ -188,7 +188,7 @@ func (b *breaker) drop(key Key) {
 	if !n.paused {
 		b.open--
 	}
-	b.tidy(key.Namespace)
+	b.dropEmpty(key.Namespace)
 }
 
 func (b *breaker) of(namespace string) *deletions {
@@ -200,9 +200,9 @@ func (b *breaker) of(namespace string) *deletions {
 	return n
 }
 
-// tidy removes a namespace that has nothing to count any more, so that the memory of all past
+// dropEmpty removes a namespace that has nothing to count any more, so that the memory of all past
 // namespaces does not stay in use.
-func (b *breaker) tidy(namespace string) {
+func (b *breaker) dropEmpty(namespace string) {
 	if n := b.namespaces[namespace]; !n.paused && n.done == 0 && len(n.waiting) == 0 {
 		delete(b.namespaces, namespace)
 	}
@@ -311,7 +311,7 @@ func (b *breaker) endEmpty() {
 		waiting += len(n.waiting)
 		if len(n.waiting) == 0 {
 			n.paused = false
-			b.tidy(namespace)
+			b.dropEmpty(namespace)
 		}
 	}
 	if waiting == 0 {
@@ -345,7 +345,7 @@ func (b *breaker) release() []Key {
 		return all || was
 	})
 	for namespace := range b.namespaces {
-		b.tidy(namespace)
+		b.dropEmpty(namespace)
 	}
 	return free
 }

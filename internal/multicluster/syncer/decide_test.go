@@ -55,8 +55,8 @@ func downstreams() []downstreamView {
 	return views
 }
 
-// TestDecidePromises checks the guarantees for every possible view.
-func TestDecidePromises(t *testing.T) {
+// TestDecideInvariants checks the guarantees for every possible view.
+func TestDecideInvariants(t *testing.T) {
 	t.Parallel()
 	seen := map[step]int{}
 	forEach(func(v view) {
@@ -110,7 +110,7 @@ func broken(v view, next step) string {
 	return ""
 }
 
-// model is a world that executes the steps of decide at once.
+// model executes the steps of decide at once.
 type model struct{ v view }
 
 func (m *model) do(next step, truth view) {

@@ -65,9 +65,9 @@ type engine struct {
 	// there is nothing to apply, even if the server has changed the format of values.
 	settled map[Key]fingerprint
 	// reported is the last report of a problem upstream, with its time.
-	reported map[Key]telling
+	reported map[Key]reportedProblem
 	// unwritten are problems that were reported only by an event.
-	unwritten map[Key]telling
+	unwritten map[Key]reportedProblem
 }
 
 func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) *engine {
@@ -76,7 +76,7 @@ func newEngine(s *Syncer, identity Identity, cluster *workloadv1alpha1.Cluster) 
 		upstream: s.upstream, downstream: s.downstream,
 		identity: identity, namespaces: newNamespaces(identity, s.downstream),
 		reportPokes: wakeup.New(), typePokes: wakeup.New(), cluster: cluster,
-		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, reported: map[Key]telling{}, unwritten: map[Key]telling{},
+		carriers: map[schema.GroupResource]*carrier{}, settled: map[Key]fingerprint{}, reported: map[Key]reportedProblem{}, unwritten: map[Key]reportedProblem{},
 		troubled: map[schema.GroupResource]bool{},
 		breaker:  newBreaker(s.config.Deletes, time.Now()), fence: newFence(&s.config, time.Now()), slots: newSlots(s.config.Workers),
 	}

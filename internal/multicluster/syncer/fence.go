@@ -27,11 +27,11 @@ import (
 
 // The reasons of the condition Fencing.
 const (
-	reasonFences        = "Acknowledged"
-	reasonNotRik        = "NotARikCluster"
-	reasonMute          = "NotAcknowledged"
-	reasonLeaseTrouble  = "LeaseNotWritten"
-	reasonFencingBehind = "NotApplied"
+	reasonFences          = "Acknowledged"
+	reasonNotRik          = "NotARikCluster"
+	reasonNotAcknowledged = "NotAcknowledged"
+	reasonLeaseTrouble    = "LeaseNotWritten"
+	reasonFencingBehind   = "NotApplied"
 )
 
 var leaseType = Type{Resource: coordinationv1.SchemeGroupVersion.WithResource("leases"), Kind: "Lease", Namespaced: true}
@@ -39,8 +39,8 @@ var leaseType = Type{Resource: coordinationv1.SchemeGroupVersion.WithResource("l
 // fence is the state of the Lease by which the cluster fences. See the package fencing.
 type fence struct {
 	began time.Time
-	// A value in pokes requests a check of the Lease before its time.
-	pokes wakeup.Signal
+	// A value in checks requests a check of the Lease before its time.
+	checks wakeup.Signal
 
 	mu       sync.Mutex
 	renewals fencing.Renewals
@@ -55,7 +55,7 @@ type fence struct {
 
 func newFence(c *Config, now time.Time) *fence {
 	return &fence{
-		began: now, pokes: wakeup.New(),
+		began: now, checks: wakeup.New(),
 		renewals: fencing.Renewals{Trust: fencing.Trust(c.HeartbeatInterval)},
 	}
 }
@@ -73,7 +73,7 @@ func (f *fence) wants(o *unstructured.Unstructured) {
 	}
 	f.mu.Unlock()
 	if shorter {
-		f.pokes.Wake()
+		f.checks.Wake()
 	}
 }
 
@@ -95,7 +95,7 @@ func (f *fence) beaten(began time.Time, answer *unstructured.Unstructured) {
 	settle := f.renewals.Contact(time.Now()) == fencing.Settling
 	f.mu.Unlock()
 	if settle {
-		f.pokes.Wake()
+		f.checks.Wake()
 	}
 }
 
@@ -115,7 +115,7 @@ func messageOf(err error) string {
 // runFence checks and renews the Lease in a loop.
 func (e *engine) runFence(ctx context.Context) error {
 	for said := ""; ctx.Err() == nil; {
-		trouble := messageOf(e.tend(ctx))
+		trouble := messageOf(e.checkLease(ctx))
 		if trouble != "" && trouble != said && ctx.Err() == nil {
 			e.log.Warn("the cluster's fence", "err", trouble)
 		}
@@ -123,13 +123,13 @@ func (e *engine) runFence(ctx context.Context) error {
 		e.fence.mu.Lock()
 		e.fence.trouble = trouble
 		e.fence.mu.Unlock()
-		pause.ForOr(ctx, e.fence.pace(time.Now()), e.fence.pokes)
+		pause.ForOr(ctx, e.fence.pace(time.Now()), e.fence.checks)
 	}
 	return nil
 }
 
-// tend checks the Lease once, and renews it if that is allowed.
-func (e *engine) tend(ctx context.Context) error {
+// checkLease checks the Lease once, and renews it if that is allowed.
+func (e *engine) checkLease(ctx context.Context) error {
 	if rik, err := e.isRik(ctx); err != nil || !rik {
 		return err
 	}
@@ -181,14 +181,14 @@ func (e *engine) noteLook(lease *unstructured.Unstructured, err, behind error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	before := f.other.Verdict(now, now.Sub(f.began))
+	before := f.other.Enforcement(now, now.Sub(f.began))
 	if err != nil {
 		f.other.Failed(now)
 	} else {
 		f.other.Observe(lease.GetAnnotations()[workloadv1alpha1.FenceChallengeAnnotation], now)
 	}
 	f.other.Behind(behind != nil, now)
-	if f.other.Verdict(now, now.Sub(f.began)) != before {
+	if f.other.Enforcement(now, now.Sub(f.began)) != before {
 		e.reportPokes.Wake()
 	}
 }
@@ -273,17 +273,17 @@ func (e *engine) lease(ctx context.Context) (*unstructured.Unstructured, error) 
 		}
 		return found, err
 	}
-	home := &unstructured.Unstructured{}
-	home.SetAPIVersion("v1")
-	home.SetKind(namespaceType.Kind)
-	home.SetName(workloadv1alpha1.FenceNamespace)
+	namespace := &unstructured.Unstructured{}
+	namespace.SetAPIVersion("v1")
+	namespace.SetKind(namespaceType.Kind)
+	namespace.SetName(workloadv1alpha1.FenceNamespace)
 	lease := &unstructured.Unstructured{}
 	lease.SetAPIVersion(leaseType.Resource.GroupVersion().String())
 	lease.SetKind(leaseType.Kind)
 	lease.SetNamespace(workloadv1alpha1.FenceNamespace)
 	lease.SetName(name)
 	lease.SetLabels(map[string]string{workloadv1alpha1.ClusterLabel: e.identity.Cluster})
-	if err := e.make(ctx, namespaceType, home); err != nil {
+	if err := e.make(ctx, namespaceType, namespace); err != nil {
 		return nil, err
 	}
 	if err := e.make(ctx, leaseType, lease); err != nil {
@@ -356,17 +356,17 @@ func (f *fence) condition(before []metav1.Condition, now time.Time) *metav1.Cond
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := &metav1.Condition{Type: workloadv1alpha1.ConditionFencing, Status: metav1.ConditionFalse}
-	verdict := f.other.Verdict(now, now.Sub(f.began))
+	state := f.other.Enforcement(now, now.Sub(f.began))
 	switch {
 	case f.asked && !f.isRik:
 		c.Reason, c.Message = reasonNotRik, "Only a rik cluster stops workloads by itself when it is cut off."
-	case verdict == fencing.Fences:
+	case state == fencing.Fences:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonFences, "The cluster stops fenced workloads by itself when it is cut off."
-	case verdict == fencing.Mute:
-		c.Reason, c.Message = reasonMute, "No controller in the cluster sets challenges: it does not run, or its version cannot fence."
-	case verdict == fencing.Unreachable:
+	case state == fencing.NotAcknowledged:
+		c.Reason, c.Message = reasonNotAcknowledged, "No controller in the cluster sets challenges: it does not run, or its version cannot fence."
+	case state == fencing.Unreachable:
 		c.Reason, c.Message = reasonLeaseTrouble, f.trouble
-	case verdict == fencing.Stuck:
+	case state == fencing.Stuck:
 		c.Reason, c.Message = reasonFencingBehind, f.trouble
 	default:
 		return meta.FindStatusCondition(before, c.Type).DeepCopy()

@@ -16,22 +16,22 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// tripper is a function that answers requests, or passes them on.
-type tripper func(next http.RoundTripper, r *http.Request) (*http.Response, error)
+// transportFunc is a function that answers requests, or passes them on.
+type transportFunc func(next http.RoundTripper, r *http.Request) (*http.Response, error)
 
-func (f tripper) of(config *rest.Config) *rest.Config {
+func (f transportFunc) of(config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return tripping{f, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return transport{f, next} })
 	return config
 }
 
-type tripping struct {
-	answer tripper
+type transport struct {
+	answer transportFunc
 	next   http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t tripping) RoundTrip(r *http.Request) (*http.Response, error) { return t.answer(t.next, r) }
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t.answer(t.next, r) }
 
 func answered(r *http.Request, code int, body []byte) *http.Response {
 	return &http.Response{
@@ -49,7 +49,7 @@ func TestRefusalInOtherWordsEachTime(t *testing.T) {
 	physical, down := downstream(t)
 	const token = "c4n4ry-5ecret"
 	var refusals atomic.Int32
-	config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	config := transportFunc(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, "/configmaps/refused") {
 			return next.RoundTrip(r)
 		}
@@ -114,7 +114,7 @@ func TestOtherGroupGivesNoAccount(t *testing.T) {
 
 // staleGroup adds to discovery one more group whose types the server cannot return.
 func staleGroup(group string, config *rest.Config) *rest.Config {
-	return tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	return transportFunc(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		answer, err := next.RoundTrip(r)
 		if err != nil || r.URL.Path != "/apis" {
 			return answer, err

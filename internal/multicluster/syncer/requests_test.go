@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ledger records the writes of a syncer on both sides to objects of one type, as lines like "up
+// writeRecorder records the writes of a syncer on both sides to objects of one type, as lines like "up
 // patch web/status". It includes refused writes, because they cost a server as much.
-type ledger struct {
+type writeRecorder struct {
 	resource string
 
 	mu sync.Mutex
@@ -25,14 +25,16 @@ type ledger struct {
 }
 
 // of returns a configuration whose requests are recorded under the name of a side.
-func (l *ledger) of(side string, config *rest.Config) *rest.Config {
+func (l *writeRecorder) of(side string, config *rest.Config) *rest.Config {
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &noted{ledger: l, side: side, next: next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &noted{writes: l, side: side, next: next}
+	})
 	return config
 }
 
 type noted struct {
-	ledger *ledger
+	writes *writeRecorder
 	side   string
 	next   http.RoundTripper
 }
@@ -40,7 +42,7 @@ type noted struct {
 // RoundTrip implements http.RoundTripper.
 func (n *noted) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := n.next.RoundTrip(request)
-	_, object, found := strings.Cut(request.URL.Path, "/"+n.ledger.resource+"/")
+	_, object, found := strings.Cut(request.URL.Path, "/"+n.writes.resource+"/")
 	if !found || request.Method == http.MethodGet {
 		return response, err
 	}
@@ -48,14 +50,14 @@ func (n *noted) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err == nil && response.StatusCode >= http.StatusBadRequest {
 		line += fmt.Sprint(" ", response.StatusCode)
 	}
-	n.ledger.mu.Lock()
-	defer n.ledger.mu.Unlock()
-	n.ledger.lines = append(n.ledger.lines, line)
+	n.writes.mu.Lock()
+	defer n.writes.mu.Unlock()
+	n.writes.lines = append(n.writes.lines, line)
 	return response, err
 }
 
 // take returns the lines since the last call, sorted.
-func (l *ledger) take() []string {
+func (l *writeRecorder) take() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lines := l.lines
@@ -71,7 +73,7 @@ type life struct {
 	up    *kcp
 	down  dynamic.Interface
 	there string
-	*ledger
+	*writeRecorder
 	names []string
 	stage int
 }
@@ -84,7 +86,7 @@ func startLife(t *testing.T) *life {
 	up.publishDeployments(k.Rest())
 	up.register("thrifty", "deployments.apps")
 	up.namespace("team")
-	l := &life{t: t, up: up, down: down, there: up.downNamespace("thrifty", "team"), ledger: &ledger{resource: "deployments"}}
+	l := &life{t: t, up: up, down: down, there: up.downNamespace("thrifty", "team"), writeRecorder: &writeRecorder{resource: "deployments"}}
 	config := up.configOf("thrifty", k.Rest())
 	config.Upstream, config.Downstream = l.of("up", config.Upstream), l.of("down", config.Downstream)
 	run(t, config)

@@ -85,7 +85,7 @@ func TestOneTypeCannotBeRead(t *testing.T) {
 			k := startKCP(t)
 			physical, down := downstream(t)
 			var cutOff, mended atomic.Bool
-			config := tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+			config := transportFunc(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 				switch {
 				case cutOff.Load():
 					return nil, errors.New("no route to host")
@@ -124,7 +124,7 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 	k := startKCP(t)
 	physical, down := downstream(t)
 	k.register("east", "configmaps", "secrets")
-	config := k.configOf("east", tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	config := k.configOf("east", transportFunc(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if reads(r, "secrets") {
 			return statusOf(r, http.StatusInternalServerError, metav1.StatusReasonInternalError, "it is broken"), nil
 		}
@@ -151,7 +151,7 @@ func TestGoAheadWithTypeThatCannotBeRead(t *testing.T) {
 // hanging returns a connection to a server that does not answer patches of objects named
 // hangs-... until release is closed.
 func hanging(config *rest.Config, release <-chan struct{}) *rest.Config {
-	return tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	return transportFunc(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if r.Method == http.MethodPatch && strings.Contains(r.URL.Path, "/hangs-") {
 			select {
 			case <-release:
@@ -273,10 +273,10 @@ func TestGroupWithoutAccountAtStart(t *testing.T) {
 	k.problemOf("east", "things.gone.example.org", "NotReadable", "gone.example.org")
 }
 
-// TestStoredVersionIsNotSaid tests a kcp that does not return the storage version of one type.
+// TestUnknownStorageVersion tests a kcp that does not return the storage version of one type.
 // All other types are copied, and the state of that one does not change. When the kcp returns the
 // version, that type is copied too.
-func TestStoredVersionIsNotSaid(t *testing.T) {
+func TestUnknownStorageVersion(t *testing.T) {
 	t.Parallel()
 	k := startKCP(t)
 	physical, down := downstream(t)
@@ -305,7 +305,7 @@ func TestStoredVersionIsNotSaid(t *testing.T) {
 	k.register("east", "configmaps", "widgets.unsaid.example.com")
 	k.namespace("unsaid")
 	config := k.configOf("east", physical.Rest())
-	config.Upstream = tripper(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
+	config.Upstream = transportFunc(func(next http.RoundTripper, r *http.Request) (*http.Response, error) {
 		if broken.Load() && (r.URL.Path == "/apis/unsaid.example.com/v1" || r.URL.Path == "/apis/unsaid.example.com/v1beta1") {
 			return statusOf(r, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "it is being served anew"), nil
 		}

@@ -318,7 +318,7 @@ func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error 
 	last, reported := p.unwritten[p.key]
 	isOld := reported && last.reason == why.reason && !last.isStale(desired, now)
 	if !isOld {
-		p.unwritten[p.key] = telling{at: now, desired: desired, reason: why.reason}
+		p.unwritten[p.key] = reportedProblem{at: now, desired: desired, reason: why.reason}
 	}
 	p.mu.Unlock()
 	if isOld {
@@ -330,8 +330,8 @@ func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error 
 	return nil
 }
 
-// telling is a problem that was reported.
-type telling struct {
+// reportedProblem is a problem that was reported.
+type reportedProblem struct {
 	at time.Time
 	// desired is the hash of what upstream wanted at that time.
 	desired [sha256.Size]byte
@@ -341,7 +341,7 @@ type telling struct {
 
 // isStale reports whether the same problem must be reported again with its current text. That is
 // so if it is about another desired object, or was reported a while ago.
-func (t telling) isStale(desired [sha256.Size]byte, now time.Time) bool {
+func (t reportedProblem) isStale(desired [sha256.Size]byte, now time.Time) bool {
 	return t.desired != desired || now.Sub(t.at) >= problemAgain
 }
 
@@ -359,7 +359,7 @@ func (p *pass) saying(why problem) string {
 	if last, ok := p.reported[p.key]; ok && strings.HasPrefix(before, why.reason+": ") && !last.isStale(desired, at) {
 		return before
 	}
-	p.reported[p.key] = telling{at: at, desired: desired}
+	p.reported[p.key] = reportedProblem{at: at, desired: desired}
 	return now
 }
 

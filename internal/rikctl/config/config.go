@@ -217,7 +217,7 @@ func Decode(path string, data []byte) (File, error) {
 		return File{}, wrong(path, fmt.Sprintf("\"--kubeconfig %s\" uses it; %s", path, form), errors.New("the file is a kubeconfig"))
 	}
 	var file File
-	if err := strictdecode.Join(discreet(strictdecode.Check(asJSON, &file))); err != nil {
+	if err := strictdecode.Join(redactErrors(strictdecode.Check(asJSON, &file))); err != nil {
 		return File{}, wrong(path, form, err)
 	}
 	problems, err := kjson.UnmarshalStrict(asJSON, &file)
@@ -230,8 +230,8 @@ func Decode(path string, data []byte) (File, error) {
 	return file, nil
 }
 
-// discreet removes secrets from messages.
-func discreet(misfits field.ErrorList) field.ErrorList {
+// redactErrors removes secrets from messages.
+func redactErrors(misfits field.ErrorList) field.ErrorList {
 	for _, err := range misfits {
 		if strings.HasSuffix(err.Field, ".token") || strings.HasSuffix(err.Field, ".clientKey") {
 			err.BadValue, err.Detail = redacted, "must be text: put it in quotes"

@@ -185,7 +185,7 @@ func rendered(r renderer, obj client.Object, d *details) (string, error) {
 	var out bytes.Buffer
 	// kubectl's table writer keeps the widths of columns after a flush.
 	table := tabwriter.NewWriter(&out, 6, 4, 3, ' ', 0)
-	w := honestWriter{describe.NewPrefixWriter(table)}
+	w := escapingWriter{describe.NewPrefixWriter(table)}
 	r.write(w, obj, d)
 	if d.events != nil {
 		describe.DescribeEvents(d.events, w)

@@ -40,7 +40,7 @@ type Forwarder struct {
 	config    Config
 	listeners []listener
 
-	telling sync.Mutex // serializes lines of output
+	outputMu sync.Mutex // serializes lines of output
 }
 
 type listener struct {
@@ -139,8 +139,8 @@ func (f *Forwarder) accept(ctx context.Context, group *errgroup.Group, l listene
 }
 
 func (f *Forwarder) say(to io.Writer, format string, args ...any) {
-	f.telling.Lock()
-	defer f.telling.Unlock()
+	f.outputMu.Lock()
+	defer f.outputMu.Unlock()
 	_, _ = fmt.Fprintf(to, format, args...)
 }
 
@@ -184,14 +184,14 @@ func (f *Forwarder) join(ctx context.Context, local *net.TCPConn, port int) erro
 	_ = local.Close()
 	_ = remote.Close()
 	upward.Wait()
-	if left.Load() || !tells(err) {
+	if left.Load() || !isRemoteError(err) {
 		return nil
 	}
 	return err
 }
 
-// tells reports whether an error is from the far side and not from writing to the local side.
-func tells(err error) bool {
+// isRemoteError reports whether an error is from the far side and not from writing to the local side.
+func isRemoteError(err error) bool {
 	var reported *portstream.RemoteError
 	return errors.As(err, &reported) || errors.Is(err, portstream.ErrCut)
 }

@@ -66,8 +66,8 @@ func TestNegotiatePlanGolden(t *testing.T) {
 // any example.
 func sameExamples(p *plan.Plan) {
 	for i := range p.Versions {
-		for j := range p.Versions[i].Verdicts {
-			status := &p.Versions[i].Verdicts[j].Status
+		for j := range p.Versions[i].ImportResults {
+			status := &p.Versions[i].ImportResults[j].Status
 			for _, all := range [][]apiresourcev1alpha1.Obstacle{status.Obstacles, status.Dropped} {
 				for k := range all {
 					if all[k].CounterExample != "" {

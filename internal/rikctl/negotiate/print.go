@@ -112,20 +112,20 @@ func writeNegotiatedVersion(w describe.PrefixWriter, v *plan.Version) error {
 		}
 	}
 	var dropped, obstacles bool
-	for i := range v.Verdicts {
-		dropped = dropped || len(v.Verdicts[i].Status.Dropped) > 0
-		obstacles = obstacles || !compatible(&v.Verdicts[i])
+	for i := range v.ImportResults {
+		dropped = dropped || len(v.ImportResults[i].Status.Dropped) > 0
+		obstacles = obstacles || !compatible(&v.ImportResults[i])
 	}
 	if dropped {
 		w.Write(describe.LEVEL_1, "Left out:\n")
-		for i := range v.Verdicts {
-			writeObstacles(w, v.Verdicts[i].Status.Dropped)
+		for i := range v.ImportResults {
+			writeObstacles(w, v.ImportResults[i].Status.Dropped)
 		}
 	}
 	if obstacles {
 		w.Write(describe.LEVEL_1, "Incompatible:\n")
-		for i := range v.Verdicts {
-			writeIncompatible(w, &v.Verdicts[i])
+		for i := range v.ImportResults {
+			writeIncompatible(w, &v.ImportResults[i])
 		}
 	}
 	return nil
@@ -133,9 +133,9 @@ func writeNegotiatedVersion(w describe.PrefixWriter, v *plan.Version) error {
 
 func writeNegotiatedState(w describe.PrefixWriter, v *plan.Version) {
 	var good []string
-	for i := range v.Verdicts {
-		if compatible(&v.Verdicts[i]) {
-			good = append(good, v.Verdicts[i].Import.Spec.Location)
+	for i := range v.ImportResults {
+		if compatible(&v.ImportResults[i]) {
+			good = append(good, v.ImportResults[i].Import.Spec.Location)
 		}
 	}
 	printer.Field(w, 1, "Compatible", printer.OrNone(strings.Join(good, ", ")))
@@ -157,11 +157,11 @@ func writeNegotiatedState(w describe.PrefixWriter, v *plan.Version) {
 	printer.Field(w, 1, "Subresources", printer.OrNone(strings.Join(sub, ", ")))
 }
 
-func compatible(v *plan.Verdict) bool {
+func compatible(v *plan.ImportResult) bool {
 	return meta.IsStatusConditionTrue(v.Status.Conditions, apiresourcev1alpha1.ConditionCompatible)
 }
 
-func writeIncompatible(w describe.PrefixWriter, v *plan.Verdict) {
+func writeIncompatible(w describe.PrefixWriter, v *plan.ImportResult) {
 	if compatible(v) {
 		return
 	}

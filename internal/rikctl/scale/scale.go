@@ -35,12 +35,12 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		}
 		return nil
 	}
-	cmd.PostRun = func(cmd *cobra.Command, given []string) { t.remarkManual(cmd, given) }
+	cmd.PostRun = func(cmd *cobra.Command, given []string) { t.noteManual(cmd, given) }
 	return cmd
 }
 
-// remarkManual prints a remark for Manual workloads. Its errors do not fail the command.
-func (t *tool) remarkManual(cmd *cobra.Command, given []string) {
+// noteManual prints a remark for Manual workloads. Its errors do not fail the command.
+func (t *tool) noteManual(cmd *cobra.Command, given []string) {
 	if len(given) == 0 {
 		return
 	}

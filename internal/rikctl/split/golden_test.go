@@ -220,7 +220,7 @@ func TestWhatifGolden(t *testing.T) {
 			if err := s.apply(after, now); err != nil {
 				t.Fatal(err)
 			}
-			look, err := lookOut(t.Context(), before, after, []plannedRoot{{before.lists[rikctltest.Deployments.GVK].all[0], rikctltest.Deployments}}, now)
+			look, err := compareEnds(t.Context(), before, after, []plannedRoot{{before.lists[rikctltest.Deployments.GVK].all[0], rikctltest.Deployments}}, now)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,7 +25,7 @@ import (
 
 // Plan is the plan for one root. It is an item of the output of -o json and -o yaml.
 type Plan struct {
-	rehearsal
+	simulation
 	// File says how the files change the object itself.
 	File string `json:"file"`
 	// RolledOut lists the clusters in which the existing part is rolled out again.
@@ -312,17 +312,17 @@ func (p *planner) planOne(ctx context.Context, root plannedRoot) (*Plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	w, r, err := p.after.rehearse(ctx, root.object, root.kind, p.now)
+	w, r, err := p.after.simulate(ctx, root.object, root.kind, p.now)
 	if err != nil {
 		return nil, err
 	}
-	one := &Plan{rehearsal: rehearsed(w, r), File: fileNew}
+	one := &Plan{simulation: describeSimulation(w, r), File: fileNew}
 	if live != nil {
 		one.File = fileUnchanged
-		if !sameWish(live, root.object) {
+		if !samePlacement(live, root.object) {
 			one.File = fileChanged
 		}
-		if one.RolledOut, err = rolledOut(live, w, &one.rehearsal); err != nil {
+		if one.RolledOut, err = rolledOut(live, w, &one.simulation); err != nil {
 			return nil, err
 		}
 	}
@@ -332,8 +332,8 @@ func (p *planner) planOne(ctx context.Context, root plannedRoot) (*Plan, error) 
 	return one, err
 }
 
-// sameWish reports whether two objects ask for the same.
-func sameWish(a, b *unstructured.Unstructured) bool {
+// samePlacement reports whether two objects ask for the same.
+func samePlacement(a, b *unstructured.Unstructured) bool {
 	wish := func(o *unstructured.Unstructured) map[string]any {
 		out := maps.Clone(o.Object)
 		delete(out, "status")
@@ -346,16 +346,16 @@ func sameWish(a, b *unstructured.Unstructured) bool {
 
 // planOther plans a root that is not in the files, if they affect it.
 func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
-	w, r, err := p.before.rehearse(ctx, root.object, root.kind, p.now)
+	w, r, err := p.before.simulate(ctx, root.object, root.kind, p.now)
 	if err != nil {
 		return err
 	}
-	without := rehearsed(w, r)
-	if w, r, err = p.after.rehearse(ctx, root.object, root.kind, p.now); err != nil {
+	without := describeSimulation(w, r)
+	if w, r, err = p.after.simulate(ctx, root.object, root.kind, p.now); err != nil {
 		return err
 	}
-	one := &Plan{rehearsal: rehearsed(w, r), File: fileNotIn}
-	if sameEnd(&without, &one.rehearsal) {
+	one := &Plan{simulation: describeSimulation(w, r), File: fileNotIn}
+	if sameEnd(&without, &one.simulation) {
 		return nil
 	}
 	one.Needs, err = p.needs(ctx, w, slices.Sorted(maps.Keys(one.Ends())))
@@ -365,7 +365,7 @@ func (p *planner) planOther(ctx context.Context, root plannedRoot) error {
 
 // needs returns the followers of a root: the objects that it names, and the Services that send
 // traffic to it.
-func (p *planner) needs(ctx context.Context, w *loader.World, clusters []string) ([]plannedNeed, error) {
+func (p *planner) needs(ctx context.Context, w *loader.RootState, clusters []string) ([]plannedNeed, error) {
 	var out []plannedNeed
 	namespace := w.Root.GetNamespace()
 	for _, n := range w.Needs {

@@ -47,7 +47,7 @@ func printPlan(out io.Writer, p *Plan, now time.Time) error {
 			_, _ = fmt.Fprintf(table, "%s:\t%s\n", name, printers.EscapeTerminal(text))
 		}
 	}
-	printWishes(line, &p.Division)
+	printPlacement(line, &p.Division)
 	if len(p.Problems) > 0 {
 		line("Effect", "no leaf changes until this is corrected")
 	} else {
@@ -55,7 +55,7 @@ func printPlan(out io.Writer, p *Plan, now time.Time) error {
 		if p.EndUnplaced != p.Unplaced {
 			line("Unplaced in the end", fmt.Sprint(p.EndUnplaced))
 		}
-		line("Finished", restOf(&p.rehearsal, now))
+		line("Finished", restOf(&p.simulation, now))
 		line("Rolled out in", strings.Join(p.RolledOut, ", "))
 	}
 	for _, n := range p.Needs {
@@ -69,7 +69,7 @@ func printPlan(out io.Writer, p *Plan, now time.Time) error {
 }
 
 // restOf describes when the last change is done.
-func restOf(r *rehearsal, now time.Time) string {
+func restOf(r *simulation, now time.Time) string {
 	steps := fmt.Sprintf("after %d steps", len(r.Steps))
 	switch takes := r.takes(now); {
 	case !r.AtRest:

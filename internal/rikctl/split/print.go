@@ -36,7 +36,7 @@ func printDivision(out io.Writer, d *Division, now time.Time) error {
 			_, _ = fmt.Fprintf(table, "%s:\t%s\n", name, printers.EscapeTerminal(text))
 		}
 	}
-	printWishes(line, d)
+	printPlacement(line, d)
 	if len(d.Problems) > 0 {
 		if err := table.Flush(); err != nil {
 			return err
@@ -66,8 +66,8 @@ func strategyOf(d *Division) string {
 	return ", strategy " + d.Strategy
 }
 
-// printWishes writes what a root's Placement and annotations ask for.
-func printWishes(line func(name, text string), d *Division) {
+// printPlacement writes what a root's Placement and annotations ask for.
+func printPlacement(line func(name, text string), d *Division) {
 	placement := d.Placement
 	if len(d.OtherPlacements) > 0 {
 		placement += "; ignored: " + strings.Join(d.OtherPlacements, ", ")

@@ -89,7 +89,7 @@ type divisionReason struct {
 
 // describeRoot fills the fields that do not depend on a decision. For a root with problems these
 // are all fields.
-func describeRoot(w *loader.World) Division {
+func describeRoot(w *loader.RootState) Division {
 	d := Division{
 		Namespace: w.Root.GetNamespace(), Type: w.Type.GroupResource().String(), Kind: w.Type.GVK.Kind, Name: w.Root.GetName(),
 		Divide: string(w.Division), Placement: w.Placement, OtherPlacements: w.Others,
@@ -102,7 +102,7 @@ func describeRoot(w *loader.World) Division {
 }
 
 // explained describes a decision.
-func explained(w *loader.World, r splitter.Result) Division {
+func explained(w *loader.RootState, r splitter.Result) Division {
 	d := describeRoot(w)
 	e := &r.Explanation
 	if e.Divide == workloadv1alpha1.DivideReplicas {

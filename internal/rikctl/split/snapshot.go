@@ -282,14 +282,14 @@ func (s *snapshot) cluster(name string) *workloadv1alpha1.Cluster {
 	return nil
 }
 
-// rehearse reads the state of a root and computes all steps from there. For a root with problems
-// there are no steps and the rehearsal is nil.
-func (s *snapshot) rehearse(ctx context.Context, root *unstructured.Unstructured, t loader.Type, now time.Time) (*loader.World, *splitter.Rehearsal, error) {
+// simulate reads the state of a root and computes all steps from there. For a root with problems
+// there are no steps and the simulation is nil.
+func (s *snapshot) simulate(ctx context.Context, root *unstructured.Unstructured, t loader.Type, now time.Time) (*loader.RootState, *splitter.Simulation, error) {
 	w, err := loader.Read(ctx, s, root, t, now)
 	if err != nil || len(w.Problems) > 0 {
 		return w, nil, err
 	}
-	r := splitter.Rehearse(w.State)
+	r := splitter.Simulate(w.State)
 	return w, &r, nil
 }
 

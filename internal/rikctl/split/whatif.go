@@ -113,7 +113,7 @@ type clusterImpact struct {
 
 // rootImpact is a root whose end is different in the scenario.
 type rootImpact struct {
-	rehearsal
+	simulation
 	// Without has the parts at the end without the scenario, and WithoutUnplaced the replicas
 	// that no cluster accepts then.
 	Without         map[string]int32 `json:"without"`
@@ -135,7 +135,7 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *Scenario, given []string, output
 		namespace = ""
 	}
 	now := time.Now()
-	look, err := s.foresee(ctx, c, namespace, now, func(before *snapshot, types []loader.Type) ([]plannedRoot, error) {
+	look, err := s.predict(ctx, c, namespace, now, func(before *snapshot, types []loader.Type) ([]plannedRoot, error) {
 		if len(given) == 0 {
 			return allRoots(ctx, before, types)
 		}
@@ -150,16 +150,16 @@ func (t *tool) runWhatif(cmd *cobra.Command, s *Scenario, given []string, output
 	return printImpact(t.Streams.Out, look, s, now)
 }
 
-// Foresee returns the impact of a scenario on all roots of a namespace, or of all namespaces if
+// Predict returns the impact of a scenario on all roots of a namespace, or of all namespaces if
 // the name is empty. The number of its requests does not depend on the number of roots.
-func Foresee(ctx context.Context, c client.Client, s *Scenario, namespace string) (*Impact, error) {
-	return s.foresee(ctx, c, namespace, time.Now(), func(before *snapshot, types []loader.Type) ([]plannedRoot, error) {
+func Predict(ctx context.Context, c client.Client, s *Scenario, namespace string) (*Impact, error) {
+	return s.predict(ctx, c, namespace, time.Now(), func(before *snapshot, types []loader.Type) ([]plannedRoot, error) {
 		return allRoots(ctx, before, types)
 	})
 }
 
-// foresee returns the impact on the roots that choose returns.
-func (s *Scenario) foresee(ctx context.Context, c client.Client, namespace string, now time.Time,
+// predict returns the impact on the roots that choose returns.
+func (s *Scenario) predict(ctx context.Context, c client.Client, namespace string, now time.Time,
 	choose func(before *snapshot, types []loader.Type) ([]plannedRoot, error)) (*Impact, error) {
 	types, err := readTypes(ctx, c)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Scenario) foresee(ctx context.Context, c client.Client, namespace strin
 	if err != nil {
 		return nil, err
 	}
-	return lookOut(ctx, before, after, roots, now)
+	return compareEnds(ctx, before, after, roots, now)
 }
 
 // allRoots returns all roots of a snapshot.
@@ -313,8 +313,8 @@ func addedCluster(text string, registered []*workloadv1alpha1.Cluster, now time.
 	return expected(c, registered), nil
 }
 
-// lookOut compares the ends of roots in two snapshots.
-func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, now time.Time) (*Impact, error) {
+// compareEnds compares the ends of roots in two snapshots.
+func compareEnds(ctx context.Context, before, after *snapshot, roots []plannedRoot, now time.Time) (*Impact, error) {
 	look := &Impact{Roots: len(roots), Changes: []rootImpact{}, Clusters: []clusterImpact{}}
 	clusters := map[string]*clusterImpact{}
 	at := func(name string) *clusterImpact {
@@ -327,15 +327,15 @@ func lookOut(ctx context.Context, before, after *snapshot, roots []plannedRoot, 
 		at(c.Name)
 	}
 	for _, root := range roots {
-		w, r, err := before.rehearse(ctx, root.object, root.kind, now)
+		w, r, err := before.simulate(ctx, root.object, root.kind, now)
 		if err != nil {
 			return nil, err
 		}
-		without := rehearsed(w, r)
-		if w, r, err = after.rehearse(ctx, root.object, root.kind, now); err != nil {
+		without := describeSimulation(w, r)
+		if w, r, err = after.simulate(ctx, root.object, root.kind, now); err != nil {
 			return nil, err
 		}
-		then := rehearsed(w, r)
+		then := describeSimulation(w, r)
 		for name, n := range without.parts() {
 			at(name).Now += int64(n)
 		}

@@ -30,7 +30,7 @@ func printImpact(out io.Writer, look *Impact, s *Scenario, now time.Time) error 
 	for i := range look.Changes {
 		r := &look.Changes[i]
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", r.Namespace, r.title(), partsText(r.parts()), partsText(r.Without), partsText(r.Then),
-			r.EndUnplaced, withinText(&r.rehearsal, now))
+			r.EndUnplaced, withinText(&r.simulation, now))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -56,7 +56,7 @@ func partsText(parts map[string]int32) string {
 }
 
 // withinText returns the time that the steps take because of waiting times in the policies.
-func withinText(r *rehearsal, now time.Time) string {
+func withinText(r *simulation, now time.Time) string {
 	if !r.AtRest {
 		return "?"
 	}

@@ -39,8 +39,8 @@ const (
 	maxMessage = 1 << 20
 	// piece is the maximum that Write sends in one message.
 	piece = 32 << 10
-	// goodbye is the timeout for sending the last message.
-	goodbye = 10 * time.Second
+	// closeTimeout is the timeout for sending the last message.
+	closeTimeout = 10 * time.Second
 )
 
 // ErrCut reports that the WebSocket was not closed normally. The end of the data may be missing.
@@ -174,8 +174,8 @@ func (s *Stream) Fail(why error) {
 func (s *Stream) Finish() {
 	message := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
 	// The connection ends even if this fails.
-	_ = s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(goodbye))
-	_ = s.ws.SetReadDeadline(time.Now().Add(goodbye))
+	_ = s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(closeTimeout))
+	_ = s.ws.SetReadDeadline(time.Now().Add(closeTimeout))
 }
 
 // Close cuts the connection.

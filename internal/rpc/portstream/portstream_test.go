@@ -128,7 +128,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-func TestNonsense(t *testing.T) {
+func TestMalformedFrames(t *testing.T) {
 	t.Parallel()
 	client, server := pair(t)
 	if err := server.send(websocket.TextMessage, []byte("hello")); err != nil {

@@ -80,8 +80,8 @@ func (v *Inventory) revision(name string) *revision {
 	return r
 }
 
-// tidy drops the parts of a revision that no instance uses.
-func (v *Inventory) tidy(r *revision) {
+// dropUnused drops the parts of a revision that no instance uses.
+func (v *Inventory) dropUnused(r *revision) {
 	r.groups = slices.DeleteFunc(r.groups, func(g *group) bool {
 		if g.members > 0 || !r.forgotten {
 			return false
@@ -205,7 +205,7 @@ func (v *Inventory) Remove(uid string) *Instance {
 		in.group.members--
 		v.countPriority(in.group, -1)
 	}
-	v.tidy(r)
+	v.dropUnused(r)
 	return &was
 }
 

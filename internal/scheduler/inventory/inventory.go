@@ -153,6 +153,6 @@ func (v *Inventory) SetTemplate(name string, template *rikv1alpha1.InstanceTempl
 func (v *Inventory) RemoveTemplate(name string) {
 	if r := v.revisions[name]; r != nil {
 		r.forgotten = true
-		v.tidy(r)
+		v.dropUnused(r)
 	}
 }

@@ -244,8 +244,8 @@ func TestDeletedNodeIsForgotten(t *testing.T) {
 				t.Errorf("stats = %+v, want one node and two bound", s)
 			}
 			e, ok := v.Explain("c")
-			if !ok || len(e.Verdicts) != 1 || e.Verdicts[0].Node != "first" {
-				t.Errorf("Explain(c) = %+v, %v, want a verdict on first only", e.Verdicts, ok)
+			if !ok || len(e.Results) != 1 || e.Results[0].Node != "first" {
+				t.Errorf("Explain(c) = %+v, %v, want a result for first only", e.Results, ok)
 			}
 			v.Seen("first", start.Add(3*timeout))
 			if lost := v.Expire(start.Add(3 * timeout)); len(lost) != 0 {

@@ -129,15 +129,15 @@ func (v *Inventory) placeFirst(g *group, out *Result) {
 
 // send adds explanations that have not been sent to the result.
 func (v *Inventory) send(now time.Time, out *Result) {
-	for g := range v.queue.untold {
+	for g := range v.queue.unsent {
 		due := g.sentAt.Add(explainInterval)
 		switch {
-		case g.untold && (g.sentAt.IsZero() || !now.Before(due)):
-			g.untold, g.newcomers, g.sentAt = false, nil, now
+		case g.unsent && (g.sentAt.IsZero() || !now.Before(due)):
+			g.unsent, g.newcomers, g.sentAt = false, nil, now
 			for _, in := range g.waiting {
 				out.send(in, g)
 			}
-		case g.untold && (out.SendAt.IsZero() || due.Before(out.SendAt)):
+		case g.unsent && (out.SendAt.IsZero() || due.Before(out.SendAt)):
 			out.SendAt = due
 		}
 		for _, in := range g.newcomers {
@@ -146,8 +146,8 @@ func (v *Inventory) send(now time.Time, out *Result) {
 			}
 		}
 		g.newcomers = nil
-		if !g.untold {
-			delete(v.queue.untold, g)
+		if !g.unsent {
+			delete(v.queue.unsent, g)
 		}
 	}
 }

@@ -24,11 +24,11 @@ type group struct {
 	index   int
 	blocked bool
 	// reason and message are those of the last decision that found no node. sentAt is when all
-	// waiting instances last received them. untold is set while some instances may not have
+	// waiting instances last received them. unsent is set while some instances may not have
 	// received them. newcomers are the instances added since the group was blocked.
 	reason, message string
 	sentAt          time.Time
-	untold          bool
+	unsent          bool
 	newcomers       []*Instance
 }
 
@@ -44,16 +44,16 @@ func (g *group) priority() int32 {
 type queue struct {
 	active  groupHeap
 	blocked map[*group]struct{}
-	// dependents are the blocked groups whose instances may go where others are. untold are the
+	// dependents are the blocked groups whose instances may go where others are. unsent are the
 	// blocked groups with explanations to send.
-	dependents, untold map[*group]struct{}
+	dependents, unsent map[*group]struct{}
 	// waiting counts the waiting instances in all groups, including blocked ones.
 	waiting int
 }
 
 func newQueue() queue {
 	return queue{
-		blocked: map[*group]struct{}{}, dependents: map[*group]struct{}{}, untold: map[*group]struct{}{},
+		blocked: map[*group]struct{}{}, dependents: map[*group]struct{}{}, unsent: map[*group]struct{}{},
 	}
 }
 
@@ -68,7 +68,7 @@ func (q *queue) push(in *Instance) {
 	in.sent = ""
 	if g.blocked {
 		g.newcomers = append(g.newcomers, in)
-		q.untold[g] = struct{}{}
+		q.unsent[g] = struct{}{}
 		return
 	}
 	q.fix(g)
@@ -112,13 +112,13 @@ func (q *queue) first() *group {
 
 // block removes a group from the active groups until an event that could help.
 func (q *queue) block(g *group, reason, message string) {
-	g.reason, g.message, g.untold = reason, message, true
+	g.reason, g.message, g.unsent = reason, message, true
 	if g.index >= 0 {
 		heap.Remove(&q.active, g.index)
 	}
 	g.blocked = true
 	q.blocked[g] = struct{}{}
-	q.untold[g] = struct{}{}
+	q.unsent[g] = struct{}{}
 	if g.shape != nil && g.shape.DependsOnOthers() {
 		q.dependents[g] = struct{}{}
 	}
@@ -128,7 +128,7 @@ func (q *queue) unblock(g *group) {
 	g.blocked, g.newcomers = false, nil
 	delete(q.blocked, g)
 	delete(q.dependents, g)
-	delete(q.untold, g)
+	delete(q.unsent, g)
 	q.fix(g)
 }
 

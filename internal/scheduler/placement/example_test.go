@@ -53,7 +53,7 @@ func ExamplePlace() {
 func ExampleExplain() {
 	explanation := placement.Explain(exampleSnapshot(), placement.Request{UID: "a", Shape: exampleShape()})
 	fmt.Println(explanation.Summary)
-	for _, v := range explanation.Verdicts {
+	for _, v := range explanation.Results {
 		if v.Filter != "" {
 			fmt.Printf("%s rejects %s: %s\n", v.Filter, v.Node, v.Reason)
 		}

@@ -12,8 +12,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// Verdict is the result of placement for one node.
-type Verdict struct {
+// NodeResult is the result of placement for one node.
+type NodeResult struct {
 	Node string
 	// Filter is the filter that rejected the node. It is empty if the node fits.
 	Filter string
@@ -25,11 +25,11 @@ type Verdict struct {
 	Scores map[string]int64
 }
 
-// Explanation is a Decision with the verdict for every node, sorted by name.
+// Explanation is a Decision with the result for every node, sorted by name.
 type Explanation struct {
 	Decision
-	Summary  string
-	Verdicts []Verdict
+	Summary string
+	Results []NodeResult
 }
 
 // Explain decides a placement and returns the result of every filter and scorer for every node.
@@ -42,15 +42,15 @@ func Explain(s *Snapshot, r Request) Explanation {
 	lows := v.lows()
 	for at, n := range s.nodes {
 		if n != nil && n.known {
-			e.Verdicts = append(e.Verdicts, s.explainNode(v, int32(at), lows))
+			e.Results = append(e.Results, s.explainNode(v, int32(at), lows))
 		}
 	}
-	slices.SortFunc(e.Verdicts, func(a, b Verdict) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(e.Results, func(a, b NodeResult) int { return strings.Compare(a.Node, b.Node) })
 	e.Summary = e.Message
 	if e.Node != "" {
 		fitting := 0
-		for i := range e.Verdicts {
-			if e.Verdicts[i].Filter == "" {
+		for i := range e.Results {
+			if e.Results[i].Filter == "" {
 				fitting++
 			}
 		}
@@ -69,9 +69,9 @@ func (s *Snapshot) lift(uid string) (restore func()) {
 	return func() { s.put(o) }
 }
 
-func (s *Snapshot) explainNode(v *view, at int32, lows []int32) Verdict {
+func (s *Snapshot) explainNode(v *view, at int32, lows []int32) NodeResult {
 	n, st := s.nodes[at], v.state
-	out := Verdict{Node: n.Name}
+	out := NodeResult{Node: n.Name}
 	said := st.shape.checkStatic(n)
 	if said == fits {
 		said = s.checkPlaced(st, n)
@@ -114,7 +114,7 @@ func (s *Snapshot) scores(v *view, g *group, at int32, lows []int32) map[string]
 }
 
 // because says in words why a node was rejected.
-func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
+func (s *Snapshot) because(st *shapeState, n *node, said outcome) string {
 	shape := st.shape
 	switch said {
 	case notReady:
@@ -156,7 +156,7 @@ func (s *Snapshot) because(st *shapeState, n *node, said verdict) string {
 }
 
 // constraintText says in words which constraint the node's domain violates.
-func (v *view) constraintText(s *Snapshot, at int32, lows []int32, said verdict) string {
+func (v *view) constraintText(s *Snapshot, at int32, lows []int32, said outcome) string {
 	n, st := s.nodes[at], v.state
 	if said == repels {
 		for _, t := range st.forbidden {

@@ -8,11 +8,11 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// verdict is the result of the filters for a node: fits, or the reason for its rejection.
-type verdict uint8
+// outcome is the result of the filters for a node: fits, or the reason for its rejection.
+type outcome uint8
 
 const (
-	fits verdict = iota
+	fits outcome = iota
 	notReady
 	unschedulable
 	diskPressure
@@ -34,20 +34,20 @@ const (
 	repels  // instanceForbidden, of this shape or of another
 	skewed  // topologySpread
 	unknown // not set by SetNode
-	verdicts
+	outcomes
 )
 
-// filters maps each verdict to its filter. words describes each verdict to people, after a
+// filters maps each outcome to its filter. words describes each outcome to people, after a
 // number of nodes.
 var (
-	filters = [verdicts]string{
+	filters = [outcomes]string{
 		notReady: "Readiness", unschedulable: "Unschedulable", diskPressure: "DiskPressure",
 		tainted: "Taints", selectorMismatch: "NodeSelector", affinityMismatch: "NodeAffinity",
 		kindMissing: "WorkloadKind", machineMissing: "MicroVMs", runtimeMissing: "Runtime", networkMissing: "Network", networkBroken: "Network", portForeign: "HostPorts",
 		lacksCPU: "Resources", lacksMemory: "Resources", lacksDisk: "Resources", lacksInstances: "Resources",
 		portTaken: "HostPorts", apart: "InstanceAffinity", repels: "InstanceAntiAffinity", skewed: "TopologySpread",
 	}
-	words = [verdicts]string{
+	words = [outcomes]string{
 		notReady: "not ready", unschedulable: "unschedulable", diskPressure: "under disk pressure",
 		tainted: "with a taint that is not tolerated", selectorMismatch: "not matching the node selector",
 		affinityMismatch: "not matching the node affinity", kindMissing: "unable to run this kind",
@@ -59,7 +59,7 @@ var (
 		apart:  "away from the instances it must be with",
 		repels: "with instances it must be apart from", skewed: "that would break the topology spread",
 	}
-	reasons = [verdicts]string{
+	reasons = [outcomes]string{
 		notReady: "NodesNotReady", unschedulable: "NodesUnschedulable", diskPressure: "NodesUnderDiskPressure",
 		tainted: "TaintsNotTolerated", selectorMismatch: "NodeSelectorMismatch", affinityMismatch: "NodeAffinityMismatch",
 		kindMissing: "KindNotSupported", machineMissing: "MicroVMsNotSupported", runtimeMissing: "RuntimeNotSupported",
@@ -71,7 +71,7 @@ var (
 )
 
 // checkStatic applies the filters that do not depend on placed instances.
-func (s *Shape) checkStatic(n *node) verdict {
+func (s *Shape) checkStatic(n *node) outcome {
 	switch {
 	case !n.known:
 		return unknown
@@ -175,7 +175,7 @@ func (s *Shape) runtimeOn(n *node) bool {
 }
 
 // checkPlaced applies the filters that depend on the instances on the node itself.
-func (s *Snapshot) checkPlaced(st *shapeState, n *node) verdict {
+func (s *Snapshot) checkPlaced(st *shapeState, n *node) outcome {
 	if v := n.free.lacking(&st.shape.requests); v != fits {
 		return v
 	}
@@ -246,17 +246,17 @@ func takenByOther(takers map[*workloadState]int32, w *workloadState) bool {
 
 // summary says how many of n nodes each filter rejected, the largest group first. It returns
 // the reason of that group.
-func summary(n int, rejected *[verdicts]int32) (reason, message string) {
+func summary(n int, rejected *[outcomes]int32) (reason, message string) {
 	if n == 0 {
 		return "NoNodes", "no node has joined"
 	}
-	var order []verdict
+	var order []outcome
 	for v := notReady; v < unknown; v++ {
 		if rejected[v] > 0 {
 			order = append(order, v)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b verdict) int { return int(rejected[b] - rejected[a]) })
+	slices.SortStableFunc(order, func(a, b outcome) int { return int(rejected[b] - rejected[a]) })
 	parts := make([]string, 0, len(order))
 	for _, v := range order {
 		parts = append(parts, fmt.Sprintf("%d %s", rejected[v], words[v]))

@@ -204,12 +204,12 @@ func TestFilters(t *testing.T) {
 				t.Errorf("Place() = %+v, want node good", got)
 			}
 			e := Explain(s, Request{Shape: shape})
-			bad, good := e.Verdicts[0], e.Verdicts[1]
+			bad, good := e.Results[0], e.Results[1]
 			if bad.Filter != tc.filter || !strings.Contains(bad.Reason, tc.reason) {
-				t.Errorf("verdict on bad = %q %q, want %q with %q", bad.Filter, bad.Reason, tc.filter, tc.reason)
+				t.Errorf("outcome on bad = %q %q, want %q with %q", bad.Filter, bad.Reason, tc.filter, tc.reason)
 			}
 			if good.Filter != "" || good.Score == 0 {
-				t.Errorf("verdict on good = %+v, want a score", good)
+				t.Errorf("outcome on good = %+v, want a score", good)
 			}
 			s.RemoveNode("good")
 			if got := Place(s, Request{Shape: shape}); got.Node != "" || got.Reason == "" || got.Message == "" {

@@ -65,7 +65,7 @@ func (r *Resources) subtract(o Resources) {
 
 // lacking returns the first resource of which the request exceeds the free amount. A resource
 // that is not requested is never lacking, even on an overcommitted node.
-func (r *Resources) lacking(request *Resources) verdict {
+func (r *Resources) lacking(request *Resources) outcome {
 	switch {
 	case request.MilliCPU > 0 && request.MilliCPU > r.MilliCPU:
 		return lacksCPU

@@ -92,7 +92,7 @@ func (s *Snapshot) foreignPorts(v *view) string {
 	var first *node
 	for at := range v.slots {
 		n := s.nodes[at]
-		if v.slots[at].present && v.slots[at].verdict == portForeign && (first == nil || n.Name < first.Name) {
+		if v.slots[at].present && v.slots[at].outcome == portForeign && (first == nil || n.Name < first.Name) {
 			first = n
 		}
 	}
@@ -123,7 +123,7 @@ func (v *view) lows() []int32 {
 }
 
 // checkGroup applies the filters that depend on the domains.
-func (v *view) checkGroup(g *group, lows []int32) verdict {
+func (v *view) checkGroup(g *group, lows []int32) outcome {
 	for i := range v.constraints {
 		if said := v.checkConstraint(&v.constraints[i], g.cells[i], lows[i]); said != fits {
 			return said
@@ -133,7 +133,7 @@ func (v *view) checkGroup(g *group, lows []int32) verdict {
 }
 
 // checkConstraint checks one domain. The cell at is nil if the nodes lack the label.
-func (v *view) checkConstraint(c *constraint, at *cell, low int32) verdict {
+func (v *view) checkConstraint(c *constraint, at *cell, low int32) outcome {
 	switch c.role {
 	case requires:
 		if at == nil || at.matching == 0 && !v.first(c.term) {

@@ -11,9 +11,9 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// world applies random changes to a snapshot. It also keeps the nodes and occupants from which
+// model applies random changes to a snapshot. It also keeps the nodes and occupants from which
 // a second snapshot can be built.
-type world struct {
+type model struct {
 	t      testing.TB
 	s      *Snapshot
 	nodes  map[string]Node
@@ -22,9 +22,9 @@ type world struct {
 	next   int
 }
 
-func newWorld(t testing.TB, strategy Strategy) *world {
+func newModel(t testing.TB, strategy Strategy) *model {
 	host, zoneKey := rikv1alpha1.LabelHostname, rikv1alpha1.LabelZone
-	return &world{
+	return &model{
 		t: t, s: NewSnapshot(Options{Strategy: strategy, Salt: 3}),
 		nodes: map[string]Node{}, placed: map[string]Occupant{},
 		shapes: []*Shape{
@@ -75,7 +75,7 @@ func drawNode(t *rapid.T) Node {
 }
 
 // step makes one random change.
-func (w *world) step(t *rapid.T) {
+func (w *model) step(t *rapid.T) {
 	switch rapid.SampledFrom([]string{"node", "place", "place", "place", "place", "remove", "gone", "forget"}).Draw(t, "op") {
 	case "node":
 		n := drawNode(t)
@@ -98,7 +98,7 @@ func (w *world) step(t *rapid.T) {
 	}
 }
 
-func (w *world) place(t *rapid.T) {
+func (w *model) place(t *rapid.T) {
 	shape := rapid.SampledFrom(w.shapes).Draw(t, "shape")
 	d := Place(w.s, Request{Shape: shape})
 	if d.Node == "" {
@@ -129,7 +129,7 @@ func (w *world) place(t *rapid.T) {
 	w.s.Put(o)
 }
 
-func (w *world) uids() []string {
+func (w *model) uids() []string {
 	var uids []string
 	for uid := range w.placed {
 		uids = append(uids, uid)
@@ -139,7 +139,7 @@ func (w *world) uids() []string {
 }
 
 // free computes what a node has left from the recorded nodes and occupants.
-func (w *world) free(name string) Resources {
+func (w *model) free(name string) Resources {
 	free := w.nodes[name].Allocatable
 	for _, o := range w.placed {
 		if o.Node == name {
@@ -150,7 +150,7 @@ func (w *world) free(name string) Resources {
 }
 
 // rebuilt creates a snapshot from the recorded nodes and occupants, in another order.
-func (w *world) rebuilt() *Snapshot {
+func (w *model) rebuilt() *Snapshot {
 	s := NewSnapshot(w.s.options)
 	var names []string
 	for name := range w.nodes {
@@ -173,7 +173,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 		t.Run(string(strategy), func(t *testing.T) {
 			t.Parallel()
 			rapid.Check(t, func(rt *rapid.T) {
-				w := newWorld(t, strategy)
+				w := newModel(t, strategy)
 				for range rapid.IntRange(1, 60).Draw(rt, "steps") {
 					w.step(rt)
 				}
@@ -199,7 +199,7 @@ func TestIncrementalEqualsFromScratch(t *testing.T) {
 func TestPlanningTwiceChangesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, Spread)
+		w := newModel(t, Spread)
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			w.step(rt)
 		}
@@ -227,13 +227,13 @@ func TestPlanningTwiceChangesNothing(t *testing.T) {
 func TestVerdictsAgreeWithDecision(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, Spread)
+		w := newModel(t, Spread)
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			w.step(rt)
 		}
 		e := Explain(w.s, Request{Shape: rapid.SampledFrom(w.shapes).Draw(rt, "shape")})
 		best, fitting := int64(-1), map[string]int64{}
-		for _, v := range e.Verdicts {
+		for _, v := range e.Results {
 			if v.Filter == "" {
 				fitting[v.Node] = v.Score
 				best = max(best, v.Score)
@@ -241,7 +241,7 @@ func TestVerdictsAgreeWithDecision(t *testing.T) {
 		}
 		score, ok := fitting[e.Node]
 		if (e.Node != "") != (len(fitting) > 0) || e.Node != "" && (!ok || score != best || e.Score != best) {
-			rt.Fatalf("decision %q (%d), best verdict %d of %v", e.Node, e.Score, best, fitting)
+			rt.Fatalf("decision %q (%d), best outcome %d of %v", e.Node, e.Score, best, fitting)
 		}
 	})
 }
@@ -251,7 +251,7 @@ func TestVerdictsAgreeWithDecision(t *testing.T) {
 func TestPreemptionMakesRoom(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t, Spread)
+		w := newModel(t, Spread)
 		for range rapid.IntRange(5, 60).Draw(rt, "steps") {
 			w.step(rt)
 		}
@@ -284,7 +284,7 @@ func TestPreemptionMakesRoom(t *testing.T) {
 }
 
 func fitsNode(s *Snapshot, r Request, name string) bool {
-	for _, v := range Explain(s, r).Verdicts {
+	for _, v := range Explain(s, r).Results {
 		if v.Node == name {
 			return v.Filter == ""
 		}

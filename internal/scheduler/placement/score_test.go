@@ -102,8 +102,8 @@ func TestPlaceFault03(t *testing.T) {
 	}
 }
 
-// TestImagesDoNotGather: one of two nodes has the image.
-func TestImagesDoNotGather(t *testing.T) {
+// TestImagesDoNotAttractAllInstances: one of two nodes has the image.
+func TestImagesDoNotAttractAllInstances(t *testing.T) {
 	t.Parallel()
 	s := NewSnapshot(Options{})
 	shape := testShape(t, "w", 0, func(c *ShapeConfig) { c.Template.Containers[0].Image = "nginx:1" })

@@ -139,11 +139,11 @@ func (s *Snapshot) RemoveNode(name string) {
 	s.nodes[at].known = false
 	s.known--
 	s.replace(at, Node{Name: name})
-	s.dropGhost(at)
+	s.dropRemoved(at)
 }
 
-// dropGhost frees the index of a node that was removed and has no instances.
-func (s *Snapshot) dropGhost(at int32) {
+// dropRemoved frees the index of a node that was removed and has no instances.
+func (s *Snapshot) dropRemoved(at int32) {
 	n := s.nodes[at]
 	if n.known || len(n.occupants) > 0 {
 		return
@@ -209,7 +209,7 @@ func (s *Snapshot) Remove(uid string) {
 		return
 	}
 	s.remove(o)
-	s.dropGhost(o.node)
+	s.dropRemoved(o.node)
 }
 
 func (s *Snapshot) remove(o *occupant) {

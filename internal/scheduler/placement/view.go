@@ -28,8 +28,8 @@ type view struct {
 	byKey  map[string]*group
 	// lowest is the result of lows, reused to avoid an allocation.
 	lowest []int32
-	// rejected counts the nodes by verdict, including fits.
-	rejected [verdicts]int32
+	// rejected counts the nodes by outcome, including fits.
+	rejected [outcomes]int32
 }
 
 // constraint is a requirement on a domain.
@@ -59,8 +59,8 @@ type slot struct {
 	version     uint64
 	position    int32 // in the heap; -1 if the node does not fit
 	static      uint32
-	verdict     verdict
-	validated   verdict // of the static filters
+	outcome     outcome
+	validated   outcome // of the static filters
 	present     bool
 }
 
@@ -194,10 +194,10 @@ func (s *Snapshot) refresh(v *view, at int32) {
 	if said == fits {
 		said = s.checkPlaced(v.state, n)
 	}
-	if said != sl.verdict {
-		v.rejected[sl.verdict]--
+	if said != sl.outcome {
+		v.rejected[sl.outcome]--
 		v.rejected[said]++
-		sl.verdict = said
+		sl.outcome = said
 	}
 	if said != fits {
 		v.take(sl)
@@ -214,7 +214,7 @@ func (v *view) forget(sl *slot) {
 		return
 	}
 	v.take(sl)
-	v.rejected[sl.verdict]--
+	v.rejected[sl.outcome]--
 	if sl.validated == fits {
 		sl.group.eligible--
 	}
@@ -226,8 +226,8 @@ func (v *view) learn(sl *slot, n *node) {
 	sl.present, sl.static = true, n.static
 	sl.group = v.groupOf(n)
 	sl.validated = v.state.shape.checkStatic(n)
-	sl.verdict = sl.validated
-	v.rejected[sl.verdict]++
+	sl.outcome = sl.validated
+	v.rejected[sl.outcome]++
 	if sl.validated == fits {
 		sl.group.eligible++
 		sl.staticScore = v.state.shape.scoreStatic(n)

@@ -56,7 +56,7 @@ func benchToRunning(b *testing.B, nodes int) {
 	}
 	stream := &lockedStream{BidiStreamingClient: syncing}
 	joined, running := make(chan struct{}), make(chan struct{})
-	go obliging(stream, nodes, b.N, joined, running)
+	go acceptAll(stream, nodes, b.N, joined, running)
 	<-joined
 	b.ResetTimer()
 	for i := range b.N {
@@ -92,8 +92,8 @@ func dialFor(b *testing.B, l *bufconn.Listener) *grpc.ClientConn {
 	return conn
 }
 
-// obliging is a controller that admits every node and acknowledges every binding.
-func obliging(stream *lockedStream, nodes, instances int, joined, running chan struct{}) {
+// acceptAll is a controller that admits every node and acknowledges every binding.
+func acceptAll(stream *lockedStream, nodes, instances int, joined, running chan struct{}) {
 	send := func(m *schedulerv1.SyncRequest) {
 		// If the stream has ended, Recv returns the error.
 		_ = stream.Send(m)

@@ -155,7 +155,7 @@ func (n *node) work(ctx context.Context, stream workerStream, ended chan error) 
 			ended <- err
 			return nil
 		case <-n.ready:
-			interval, err := n.obey(stream)
+			interval, err := n.execute(stream)
 			if err != nil {
 				return err
 			}
@@ -188,9 +188,9 @@ func (n *node) next(beat time.Time) time.Time {
 	return beat
 }
 
-// obey executes the orders in the inbox. It returns the heartbeat interval if an order
+// execute executes the orders in the inbox. It returns the heartbeat interval if an order
 // contained one.
-func (n *node) obey(stream workerStream) (interval time.Duration, err error) {
+func (n *node) execute(stream workerStream) (interval time.Duration, err error) {
 	n.mu.Lock()
 	orders := n.inbox
 	n.inbox = nil

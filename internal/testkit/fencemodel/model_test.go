@@ -28,16 +28,16 @@ func TestNothingRunsTwice(t *testing.T) {
 	if race.Enabled {
 		schedules = 200
 	}
-	var all tally
+	var all eventCounts
 	for seed := range uint64(schedules) {
-		w := newWorld(seed)
+		w := newModel(seed)
 		for range 2400 { // ten minutes
 			w.step()
 			if w.counted && w.running() {
 				t.Fatalf("schedule %d, after %s: %d instances run and the splitter counts on the fence (%s)", seed, w.now.Sub(start), replicas, w)
 			}
 		}
-		all.add(w.tally)
+		all.add(w.eventCounts)
 	}
 	// The schedules must contain enough events, because without events every guarantee holds.
 	if all.counted < schedules/10 || all.fenced < schedules/2 || all.back < schedules/10 || all.node < schedules/20 {
@@ -46,12 +46,12 @@ func TestNothingRunsTwice(t *testing.T) {
 	t.Logf("%d schedules: %+v", schedules, all)
 }
 
-// TestACalmClusterKeepsRunning has no faults: fenced instances must not stop without a reason.
-func TestACalmClusterKeepsRunning(t *testing.T) {
+// TestAClusterWithoutFaultsKeepsRunning has no faults: fenced instances must not stop without a reason.
+func TestAClusterWithoutFaultsKeepsRunning(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
-		w := newWorld(seed)
-		w.calm = true
+		w := newModel(seed)
+		w.faultless = true
 		for i := range 2400 {
 			w.step()
 			if i > 240 && !w.running() {
@@ -61,11 +61,11 @@ func TestACalmClusterKeepsRunning(t *testing.T) {
 	}
 }
 
-// tally counts events: the splitter relied on the fence, the controller stopped fenced
+// eventCounts counts events: the splitter relied on the fence, the controller stopped fenced
 // instances, they came back, and a node stopped them by itself.
-type tally struct{ counted, fenced, back, node int }
+type eventCounts struct{ counted, fenced, back, node int }
 
-func (a *tally) add(b tally) {
+func (a *eventCounts) add(b eventCounts) {
 	a.counted, a.fenced, a.back, a.node = a.counted+b.counted, a.fenced+b.fenced, a.back+b.back, a.node+b.node
 }
 
@@ -92,12 +92,12 @@ type later struct {
 	take func()
 }
 
-type world struct {
+type model struct {
 	*rand.Rand
-	now   time.Time
-	calm  bool
-	after time.Duration
-	tally
+	now       time.Time
+	faultless bool
+	after     time.Duration
+	eventCounts
 	inFlight []later
 
 	// The kcp: its Cluster object, what its controllers have seen of it, and the leaf.
@@ -109,7 +109,7 @@ type world struct {
 		silentSince, seen time.Time
 		seenBeats         int
 		leaf              int
-		judging           bool // a write that declares the cluster silent is under way
+		declaring         bool // a write that declares the cluster silent is under way
 	}
 	// counted means that the splitter relies on the fence. fewer is the time at which the
 	// replicas elsewhere are gone again after the cluster came back.
@@ -119,7 +119,7 @@ type world struct {
 	syncer struct {
 		clock
 		down, cutUp, cutDown fault
-		mute, stale          fault // its heartbeats are lost; its watch receives nothing
+		silenced, stale          fault // its heartbeats are lost; its watch receives nothing
 		renewals             fencing.Renewals
 		nextBeat, nextLook   time.Time
 	}
@@ -148,8 +148,8 @@ type world struct {
 	}
 }
 
-func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 4)), now: start}
+func newModel(seed uint64) *model {
+	w := &model{Rand: rand.New(rand.NewPCG(seed, 4)), now: start}
 	w.after = []time.Duration{10 * time.Second, 30 * time.Second, 2 * time.Minute}[w.IntN(3)]
 	for _, c := range []*clock{&w.kcp.clock, &w.syncer.clock, &w.controller.clock, &w.node.clock} {
 		*c = clock{rate: 1 + (w.Float64()-0.5)/100, off: time.Duration(w.IntN(7200)-3600) * time.Second}
@@ -161,26 +161,26 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-func (w *world) String() string {
+func (w *model) String() string {
 	return fmt.Sprintf("fence %s, leaf %d, spec %d, silent %v, fenced %v, challenge %q, answer %q", w.after, w.kcp.leaf, w.spec, w.kcp.silent, w.controller.fenced, w.challenge, w.answer)
 }
 
-func (w *world) running() bool { return w.node.running }
+func (w *model) running() bool { return w.node.running }
 
-func (w *world) restartSyncer() {
+func (w *model) restartSyncer() {
 	w.syncer.renewals = fencing.Renewals{Trust: fencing.Trust(heartbeatInterval)}
 }
 
 // restartController discards all state except that of the Lease.
-func (w *world) restartController() {
+func (w *model) restartController() {
 	w.controller.lease, w.controller.fenced = fencing.Lease{}, true
 	w.controller.due = w.controller.lease.Observe(w.challenge, w.answer, w.controller.at(w.now))
 }
 
-func (w *world) step() {
+func (w *model) step() {
 	w.now = w.now.Add(tick)
-	if !w.calm {
-		w.misfortune()
+	if !w.faultless {
+		w.startFault()
 	}
 	w.arrive()
 	w.stepSyncer()
@@ -189,8 +189,8 @@ func (w *world) step() {
 	w.stepNode()
 }
 
-// misfortune starts a fault about every 20 s.
-func (w *world) misfortune() {
+// startFault starts a fault about every 20 s.
+func (w *model) startFault() {
 	if w.IntN(80) != 0 {
 		return
 	}
@@ -221,22 +221,22 @@ func (w *world) misfortune() {
 	case 8:
 		w.kcp.blind.until = until
 	case 9:
-		w.syncer.mute.until = until
+		w.syncer.silenced.until = until
 	case 10:
 		w.syncer.stale.until = until
 	}
 }
 
 // send delivers a message, usually soon, sometimes much later.
-func (w *world) send(take func()) {
+func (w *model) send(take func()) {
 	delay := time.Duration(w.IntN(300)) * time.Millisecond
-	if !w.calm && w.IntN(20) == 0 {
+	if !w.faultless && w.IntN(20) == 0 {
 		delay = time.Duration(w.IntN(120)) * time.Second
 	}
 	w.inFlight = append(w.inFlight, later{w.now.Add(delay), take})
 }
 
-func (w *world) arrive() {
+func (w *model) arrive() {
 	waiting := w.inFlight
 	w.inFlight = nil
 	for _, m := range waiting {
@@ -249,7 +249,7 @@ func (w *world) arrive() {
 }
 
 // stepSyncer sends heartbeats, applies objects and reads the Lease, like the syncer.
-func (w *world) stepSyncer() {
+func (w *model) stepSyncer() {
 	s := &w.syncer
 	if s.down.on(w.now) {
 		return
@@ -257,7 +257,7 @@ func (w *world) stepSyncer() {
 	now := s.at(w.now)
 	up := !s.cutUp.on(w.now) && !w.kcp.down.on(w.now)
 	down := !s.cutDown.on(w.now) && !w.controller.down.on(w.now) // one program with the API server
-	if up && down && !s.mute.on(w.now) && !now.Before(s.nextBeat) {
+	if up && down && !s.silenced.on(w.now) && !now.Before(s.nextBeat) {
 		s.nextBeat = now.Add(heartbeatInterval)
 		run, began := &s.renewals, now
 		w.send(func() { // accepted now, and the answer arrives at once
@@ -290,7 +290,7 @@ func (w *world) stepSyncer() {
 }
 
 // stepKCP detects a silent cluster, and splits.
-func (w *world) stepKCP() {
+func (w *model) stepKCP() {
 	k := &w.kcp
 	if k.down.on(w.now) || k.blind.on(w.now) {
 		return
@@ -299,10 +299,10 @@ func (w *world) stepKCP() {
 	if k.seenBeats != k.beats {
 		k.seenBeats, k.seen, k.silent = k.beats, now, false
 	}
-	if seen := k.seenBeats; !k.silent && !k.judging && now.Sub(k.seen) >= heartbeatTimeout {
-		k.judging = true
+	if seen := k.seenBeats; !k.silent && !k.declaring && now.Sub(k.seen) >= heartbeatTimeout {
+		k.declaring = true
 		w.send(func() {
-			k.judging = false
+			k.declaring = false
 			if k.beats == seen { // the write is for this exact version of the Cluster
 				k.silent, k.silentSince = true, now
 			}
@@ -313,14 +313,14 @@ func (w *world) stepKCP() {
 
 // divide acts as the splitter. The leaf of a lost cluster becomes 0. When the fence holds, its
 // replicas start elsewhere. When the cluster is back, the replicas elsewhere are reduced first.
-func (w *world) divide(now time.Time) {
+func (w *model) divide(now time.Time) {
 	k := &w.kcp
 	holds := k.silent && !now.Before(fencing.Replaceable(k.silentSince, w.after, grace))
 	switch {
 	case k.silent:
 		if holds && k.leaf == 0 && !w.counted {
 			w.counted = true
-			w.tally.counted++
+			w.eventCounts.counted++
 		}
 		k.leaf, w.fewer = 0, time.Time{}
 	case w.counted && w.fewer.IsZero():
@@ -334,7 +334,7 @@ func (w *world) divide(now time.Time) {
 }
 
 // stepController sets challenges, and closes and opens the fence.
-func (w *world) stepController() {
+func (w *model) stepController() {
 	c := &w.controller
 	if c.down.on(w.now) {
 		return
@@ -357,8 +357,8 @@ func (w *world) stepController() {
 	}
 }
 
-// proves returns what happens when the answer to a request arrives.
-func (w *world) proves(asked time.Time, age time.Duration) func() {
+// deliverProof returns what happens when the answer to a request arrives.
+func (w *model) deliverProof(asked time.Time, age time.Duration) func() {
 	return func() {
 		w.node.proof.Forget()
 		w.node.proof.Ask(asked)
@@ -367,7 +367,7 @@ func (w *world) proves(asked time.Time, age time.Duration) func() {
 }
 
 // stepNode runs its instances, and requests proofs.
-func (w *world) stepNode() {
+func (w *model) stepNode() {
 	n := &w.node
 	now := n.at(w.now)
 	seen := !n.cut.on(w.now) && !w.controller.down.on(w.now)
@@ -375,7 +375,7 @@ func (w *world) stepNode() {
 		n.nextAsk = now.Add(fencing.AskInterval(w.after))
 		// A request of an earlier connection gets no answer that counts.
 		if age, ok := w.controller.lease.Age(w.controller.at(w.now)); ok {
-			w.send(w.proves(now, age))
+			w.send(w.deliverProof(now, age))
 		}
 	}
 	state, _ := fencing.AtNode(fencing.Node{Proof: n.proof, After: w.after}, now)
@@ -385,7 +385,7 @@ func (w *world) stepNode() {
 		n.stopping = now
 	case n.running && n.stopping.IsZero() && state == fencing.Closed:
 		n.stopping = now
-		w.tally.node++
+		w.eventCounts.node++
 	case n.running && !n.stopping.IsZero() && now.Sub(n.stopping) >= grace-tick:
 		n.running, n.stopping = false, time.Time{}
 	case !n.running && seen && wanted && state == fencing.Open:

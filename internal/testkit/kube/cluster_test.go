@@ -31,8 +31,8 @@ func TestCluster(t *testing.T) {
 	t.Run("namespace and what is in it go", func(t *testing.T) { namespaceGoes(t, c) })
 	t.Run("token of a service account is known", func(t *testing.T) { tokenIsKnown(t, c) })
 	t.Run("kubeconfig connects", func(t *testing.T) { kubeconfigConnects(t, c) })
-	t.Run("cut and mended", func(t *testing.T) { cutAndMended(t, c) })
-	t.Run("another way", func(t *testing.T) { anotherWay(t, c) })
+	t.Run("cut and mended", func(t *testing.T) { cutAndRestored(t, c) })
+	t.Run("another way", func(t *testing.T) { otherDirection(t, c) })
 	t.Run("stopped and started again", func(t *testing.T) { stoppedAndStarted(t, c) })
 }
 
@@ -150,7 +150,7 @@ func kubeconfigConnects(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-func cutAndMended(t *testing.T, c *kube.Cluster) {
+func cutAndRestored(t *testing.T, c *kube.Cluster) {
 	watch, err := c.Client().CoreV1().Pods("").Watch(t.Context(), metav1.ListOptions{LabelSelector: "none=such"})
 	if err != nil {
 		t.Fatal(err)
@@ -173,8 +173,8 @@ func cutAndMended(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// anotherWay checks that a way is cut independently.
-func anotherWay(t *testing.T, c *kube.Cluster) {
+// otherDirection checks that a way is cut independently.
+func otherDirection(t *testing.T, c *kube.Cluster) {
 	way := c.Way(t)
 	for _, step := range []struct {
 		do                func()

@@ -35,7 +35,7 @@ func TestStopIsContentWithAGoodEnd(t *testing.T) {
 	}
 }
 
-func TestStopTellsOfABadEnd(t *testing.T) {
+func TestStopReportsABadExit(t *testing.T) {
 	t.Parallel()
 	p := start(t, `trap 'echo broken; exit 3' TERM; echo up; while :; do sleep 0.01; done`)
 	if _, err := p.AwaitLine("up", timeout); err != nil {
@@ -46,7 +46,7 @@ func TestStopTellsOfABadEnd(t *testing.T) {
 	}
 }
 
-func TestAwaitLineTellsOfAnEnd(t *testing.T) {
+func TestAwaitLineReportsAnExit(t *testing.T) {
 	t.Parallel()
 	p := start(t, `echo no port; exit 1`)
 	if _, err := p.AwaitLine("ready", timeout); err == nil || !strings.Contains(err.Error(), "no port") {

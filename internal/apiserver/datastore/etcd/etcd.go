@@ -59,7 +59,7 @@ type Server struct {
 
 // Start starts the server. It returns when the server has a leader (itself) and answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	closing, end := &atomic.Bool{}, newGiveUp()
+	closing, end := &atomic.Bool{}, newStartFailure()
 	ec := embedConfig(cfg, closing, end)
 	if err := ec.Validate(); err != nil {
 		return nil, fmt.Errorf("checking the embedded etcd's configuration: %w", err)
@@ -102,7 +102,7 @@ func (s *Server) keepSpace(ctx context.Context, cfg Config) (err error) {
 	if s.space, err = newSpace(s.endpoint, cfg.quota(), cfg.Logger); err != nil {
 		return err
 	}
-	if err := s.space.tend(ctx); err != nil {
+	if err := s.space.maintain(ctx); err != nil {
 		return errors.Join(err, s.space.client.Close())
 	}
 	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -121,7 +121,7 @@ func (c Config) quota() int64 {
 func (s *Server) Space() error { return s.space.full() }
 
 // start is like embed.StartEtcd, but returns an error where that would panic.
-func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
+func start(ec *embed.Config, end *startFailure) (*embed.Etcd, error) {
 	type result struct {
 		etcd *embed.Etcd
 		err  error
@@ -144,7 +144,7 @@ func start(ec *embed.Config, end *giveUp) (*embed.Etcd, error) {
 	}
 }
 
-func embedConfig(cfg Config, closing *atomic.Bool, end *giveUp) *embed.Config {
+func embedConfig(cfg Config, closing *atomic.Bool, end *startFailure) *embed.Config {
 	socket := func(name string) url.URL {
 		return url.URL{Scheme: "unix", Path: filepath.Join(cfg.SocketDir, name)}
 	}

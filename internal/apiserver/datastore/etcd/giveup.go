@@ -11,11 +11,11 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// giveUp turns a fatal error of etcd during its start into the error of the start. By itself
+// startFailure turns a fatal error of etcd during its start into the error of the start. By itself
 // etcd panics or exits, in some goroutine, and shows a stack trace for a cause such as a full
 // disk. Once etcd runs, it still does so, because it must not confirm a write that it cannot
 // store.
-type giveUp struct {
+type startFailure struct {
 	// state changes once, from starting to one of the others.
 	state atomic.Int32
 	// reported delivers the reason if the state is gaveUp.
@@ -28,26 +28,26 @@ const (
 	runs
 )
 
-func newGiveUp() *giveUp { return &giveUp{reported: make(chan error, 1)} }
+func newStartFailure() *startFailure { return &startFailure{reported: make(chan error, 1)} }
 
 // running ends the start. It returns false if etcd gave up before.
-func (g *giveUp) running() bool { return g.state.CompareAndSwap(starting, runs) }
+func (g *startFailure) running() bool { return g.state.CompareAndSwap(starting, runs) }
 
 // options returns options for etcd's logger, because etcd gives up through log entries.
-func (g *giveUp) options() []zap.Option {
+func (g *startFailure) options() []zap.Option {
 	return []zap.Option{
-		zap.WithPanicHook(giveUpHook{g, zapcore.WriteThenPanic}),
-		zap.WithFatalHook(giveUpHook{g, zapcore.WriteThenFatal}),
+		zap.WithPanicHook(startFailureHook{g, zapcore.WriteThenPanic}),
+		zap.WithFatalHook(startFailureHook{g, zapcore.WriteThenFatal}),
 	}
 }
 
-type giveUpHook struct {
-	*giveUp
+type startFailureHook struct {
+	*startFailure
 	otherwise zapcore.CheckWriteHook
 }
 
 // OnWrite implements zapcore.CheckWriteHook. It does not return.
-func (h giveUpHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+func (h startFailureHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	if h.state.CompareAndSwap(starting, gaveUp) {
 		h.reported <- reason(entry.Message, fields)
 	}

@@ -52,7 +52,7 @@ func TestDamagedDatabase(t *testing.T) {
 // TestFullDisk: the error of a start that etcd gives up contains its cause.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	end := newGiveUp()
+	end := newStartFailure()
 	logger := zap.New(zapcore.NewNopCore(), end.options()...)
 	ended := make(chan struct{})
 	go func() {
@@ -69,11 +69,11 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestItGivesUpOrRuns: the first of the two states wins. A running etcd ends as etcd itself
+// TestEtcdFailsOrRuns: the first of the two states wins. A running etcd ends as etcd itself
 // does.
-func TestItGivesUpOrRuns(t *testing.T) {
+func TestEtcdFailsOrRuns(t *testing.T) {
 	t.Parallel()
-	gone, alive := newGiveUp(), newGiveUp()
+	gone, alive := newStartFailure(), newStartFailure()
 	for range 2 { // the second error follows from the first
 		ended := make(chan struct{})
 		go func() {

@@ -11,9 +11,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// TestWhatPassesIsNoError: the first start of a store logs no error. Possible faults are still
+// TestExpectedMessagesAreNotErrors: the first start of a store logs no error. Possible faults are still
 // errors.
-func TestWhatPassesIsNoError(t *testing.T) {
+func TestExpectedMessagesAreNotErrors(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		message string

@@ -95,14 +95,14 @@ func (s *space) keep(ctx context.Context) {
 		if !pause.For(ctx, interval) {
 			return
 		}
-		if err := s.tend(ctx); err != nil && ctx.Err() == nil {
+		if err := s.maintain(ctx); err != nil && ctx.Err() == nil {
 			s.logger.Warn("reading the size of the datastore failed", "err", err)
 		}
 	}
 }
 
-// tend checks the size once and performs the necessary actions.
-func (s *space) tend(ctx context.Context) error {
+// maintain checks the size once and performs the necessary actions.
+func (s *space) maintain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, spaceTimeout)
 	defer cancel()
 	u, err := s.look(ctx)

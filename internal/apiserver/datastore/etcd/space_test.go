@@ -65,7 +65,7 @@ func TestAFullDatabase(t *testing.T) {
 				t.Fatal("the quota was never used up")
 			}
 			if _, err := client.Put(t.Context(), fmt.Sprintf("/registry/%03d", written), strings.Repeat("x", 1<<20)); err != nil {
-				if err := s.space.tend(t.Context()); err != nil {
+				if err := s.space.maintain(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -75,7 +75,7 @@ func TestAFullDatabase(t *testing.T) {
 	if err := s.Space(); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "--datastore-quota") {
 		t.Errorf("Space() of a full database = %v, want ErrFull with the flag", err)
 	}
-	if err := s.space.tend(t.Context()); err != nil {
+	if err := s.space.maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if text := log.String(); strings.Count(text, "quota is used up") != 1 {
@@ -86,7 +86,7 @@ func TestAFullDatabase(t *testing.T) {
 	}
 	// The space that a compaction frees is visible some commits later.
 	poll.Until(t, time.Minute, "there is space again", func(ctx context.Context) error {
-		return errors.Join(s.space.tend(ctx), s.Space())
+		return errors.Join(s.space.maintain(ctx), s.Space())
 	})
 	if _, err := client.Put(t.Context(), "/registry/again", "x"); err != nil {
 		t.Errorf("writing after objects were deleted: %v", err)

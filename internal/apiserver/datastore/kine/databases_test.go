@@ -221,14 +221,14 @@ func revision(t *testing.T, client *clientv3.Client, key string) int64 {
 	return answer.Kvs[0].ModRevision
 }
 
-func TestPostgreSQLTellsCasesApart(t *testing.T) {
+func TestPostgreSQLDistinguishesCase(t *testing.T) {
 	t.Parallel()
 	reportCasesApart(t, Config{Source: postgres(t).source, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// TestMariaDBTellsCasesApart: names that differ only in case are different objects, also in a
+// TestMariaDBDistinguishesCase: names that differ only in case are different objects, also in a
 // table that an earlier version created.
-func TestMariaDBTellsCasesApart(t *testing.T) {
+func TestMariaDBDistinguishesCase(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Source: mariaDB(t).source, Logger: slog.New(slog.DiscardHandler)}
 	reportCasesApart(t, cfg)

@@ -27,8 +27,8 @@ const (
 	// Without a limit each writer opens one, and closed connections leave holes in the C heap: 64
 	// writers used 2.5 GiB. SQLite has only one writer at a time anyway.
 	sqliteConnections = 10
-	// tidyInterval is the pause between two checks of the file's free pages and log.
-	tidyInterval = time.Minute
+	// vacuumInterval is the pause between two checks of the file's free pages and log.
+	vacuumInterval = time.Minute
 	// freeAtMost is the share of free pages, in percent, above which they are returned to the
 	// disk.
 	freeAtMost = 10
@@ -37,8 +37,8 @@ const (
 	// pagesAtOnce is the number of pages returned to the disk in one transaction, for which
 	// writers wait.
 	pagesAtOnce = 500
-	// tidyPause is the pause that allows writers in between.
-	tidyPause = 20 * time.Millisecond
+	// vacuumPause is the pause that allows writers in between.
+	vacuumPause = 20 * time.Millisecond
 	// incremental is SQLite's number for the mode in which free pages can be returned one by one.
 	incremental = 2
 )
@@ -197,7 +197,7 @@ func (f *sqliteFile) check(ctx context.Context) error {
 
 // keep returns free pages to the disk and truncates the log, until ctx ends.
 func (f *sqliteFile) keep(ctx context.Context) {
-	ticker := time.NewTicker(tidyInterval)
+	ticker := time.NewTicker(vacuumInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -205,13 +205,13 @@ func (f *sqliteFile) keep(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		if err := f.tidy(ctx); err != nil && ctx.Err() == nil {
+		if err := f.vacuum(ctx); err != nil && ctx.Err() == nil {
 			f.logger.Debug("shrinking the SQLite file failed", "file", f.path, "err", err)
 		}
 	}
 }
 
-func (f *sqliteFile) tidy(ctx context.Context) error {
+func (f *sqliteFile) vacuum(ctx context.Context) error {
 	for {
 		var pages, free int
 		if err := f.db.QueryRowContext(ctx, "SELECT page_count, freelist_count FROM pragma_page_count(), pragma_freelist_count()").Scan(&pages, &free); err != nil {
@@ -230,7 +230,7 @@ func (f *sqliteFile) tidy(ctx context.Context) error {
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
 		}
-		if !pause.For(ctx, tidyPause) {
+		if !pause.For(ctx, vacuumPause) {
 			return context.Cause(ctx)
 		}
 	}

@@ -52,9 +52,9 @@ func count(t *testing.T, client *clientv3.Client) int64 {
 	return got.Count
 }
 
-// TestTheFileAloneIsWholeAfterAStop: after a normal stop a copy of the main file is complete,
+// TestTheMainFileIsCompleteAfterAStop: after a normal stop a copy of the main file is complete,
 // and only its user can read it.
-func TestTheFileAloneIsWholeAfterAStop(t *testing.T) {
+func TestTheMainFileIsCompleteAfterAStop(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")
@@ -105,7 +105,7 @@ func TestTheFileShrinks(t *testing.T) {
 		if _, err := s.file.db.ExecContext(t.Context(), "DELETE FROM kine WHERE name LIKE '/registry/1%'"); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.file.tidy(t.Context()); err != nil {
+		if err := s.file.vacuum(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if after := size(); after > before*6/10 {

@@ -55,9 +55,9 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// TestEveryQuantityIsLookedAt checks the quantities of all types, including those that later
+// TestEveryQuantityIsChecked checks the quantities of all types, including those that later
 // versions add. The keys in a map of quantities are chosen by users.
-func TestEveryQuantityIsLookedAt(t *testing.T) {
+func TestEveryQuantityIsChecked(t *testing.T) {
 	t.Parallel()
 	types := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(types), rikv1alpha1.AddToScheme(types), workloadv1alpha1.AddToScheme(types)); err != nil {

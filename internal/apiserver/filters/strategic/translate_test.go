@@ -122,9 +122,9 @@ func objects() *rapid.Generator[map[string]any] {
 	return rapid.MapOfN(rapid.StringMatching("[a-c]"), values(), 0, 3)
 }
 
-// TestDiffLeadsThere: applying the difference with another implementation of merge patches
+// TestDiffGivesTheSecondObject: applying the difference with another implementation of merge patches
 // gives the second object. The difference of equal objects is empty.
-func TestDiffLeadsThere(t *testing.T) {
+func TestDiffGivesTheSecondObject(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		from, to := objects().Draw(t, "from"), objects().Draw(t, "to")

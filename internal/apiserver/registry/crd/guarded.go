@@ -27,9 +27,9 @@ import (
 // the objects. No object is written in the meantime.
 type Loss func(ctx context.Context, client dynamic.Interface, before, next *apiextensionsv1.CustomResourceDefinition) (string, error)
 
-// keeper refuses a change of a CRD from negotiation that would remove fields from a stored
+// guard refuses a change of a CRD from negotiation that would remove fields from a stored
 // object. It ignores other CRDs.
-type keeper struct {
+type guard struct {
 	gate   *Gate
 	loss   Loss
 	client dynamic.Interface
@@ -42,7 +42,7 @@ func isKept(crd *apiextensions.CustomResourceDefinition) bool {
 
 // check blocks writes of the type, and refuses the change if it would remove fields. It may be
 // called again for the same change.
-func (k keeper) check(ctx context.Context, c *change, before, next *apiextensions.CustomResourceDefinition, dryRun []string) error {
+func (k guard) check(ctx context.Context, c *change, before, next *apiextensions.CustomResourceDefinition, dryRun []string) error {
 	resource := schema.GroupResource{Group: before.Spec.Group, Resource: before.Spec.Names.Plural}
 	dry := dryrun.IsDryRun(dryRun)
 	if !dry {
@@ -87,7 +87,7 @@ func external(crd *apiextensions.CustomResourceDefinition) (*apiextensionsv1.Cus
 // guarded is the storage of CRDs with a keeper.
 type guarded struct {
 	*customresourcedefinition.REST
-	keeper keeper
+	keeper guard
 }
 
 // stored returns a function that reads the current CRD, even if the request has ended.

@@ -63,7 +63,7 @@ func (p Provider) NewRESTStorage(serverstorage.APIResourceConfigSource, generic.
 	if err != nil {
 		return info, fmt.Errorf("creating a client for the objects of customresourcedefinitions: %w", err)
 	}
-	whole := &guarded{REST: storage, keeper: keeper{gate: p.Gate, loss: p.Loss, client: client}}
+	whole := &guarded{REST: storage, keeper: guard{gate: p.Gate, loss: p.Loss, client: client}}
 	served["customresourcedefinitions"], served["customresourcedefinitions/status"] = whole, &guardedStatus{StatusREST: status, whole: whole}
 	return info, nil
 }

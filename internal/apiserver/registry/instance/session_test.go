@@ -461,20 +461,20 @@ func TestExecNodeRefuses(t *testing.T) {
 	})
 }
 
-// cable forwards connections to a server until it is cut, like a client that disconnects.
-type cable struct {
+// cutableForwarder forwards connections to a server until it is cut, like a client that disconnects.
+type cutableForwarder struct {
 	listener net.Listener
 	mu       sync.Mutex
 	ends     []net.Conn
 }
 
-func lay(t *testing.T, to string) *cable {
+func lay(t *testing.T, to string) *cutableForwarder {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cable{listener: l}
+	c := &cutableForwarder{listener: l}
 	t.Cleanup(c.cut)
 	go func() {
 		for {
@@ -497,7 +497,7 @@ func lay(t *testing.T, to string) *cable {
 	return c
 }
 
-func (c *cable) cut() {
+func (c *cutableForwarder) cut() {
 	_ = c.listener.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()

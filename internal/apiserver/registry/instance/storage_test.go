@@ -294,7 +294,7 @@ func TestApplyAgain(t *testing.T) {
 	}
 }
 
-func TestLife(t *testing.T) {
+func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	f := setup(t, registry.Config{})
 	made := f.create(t, of("web"))

@@ -13,8 +13,8 @@ const (
 	requestMemory = "64Mi"
 )
 
-// nobody is the user for processes without privileges in images without an operating system.
-const nobody = 65532
+// unprivilegedUser is the user (unprivilegedUser) for processes without privileges in images without an operating system.
+const unprivilegedUser = 65532
 
 // secretMode lets that user read files that belong to root. Other users of the node cannot access
 // the directory of the volume.
@@ -34,7 +34,7 @@ func (o *Options) deployment() *unstructured.Unstructured {
 				"spec": map[string]any{
 					"serviceAccountName": Name,
 					"securityContext": map[string]any{
-						"runAsNonRoot": true, "runAsUser": int64(nobody), "seccompProfile": map[string]any{"type": "RuntimeDefault"},
+						"runAsNonRoot": true, "runAsUser": int64(unprivilegedUser), "seccompProfile": map[string]any{"type": "RuntimeDefault"},
 					},
 					"containers": []any{o.container()},
 					"volumes":    []any{map[string]any{"name": "credentials", "secret": map[string]any{"secretName": Name}}},
@@ -67,7 +67,7 @@ func (o *Options) workload() *unstructured.Unstructured {
 			"annotations": map[string]any{credentialsAnnotation: o.credentialsHash()},
 			"containers": []any{map[string]any{
 				"name": Name, "image": o.Image, "args": o.args(),
-				"user":         strconv.Itoa(nobody) + ":" + strconv.Itoa(nobody),
+				"user":         strconv.Itoa(unprivilegedUser) + ":" + strconv.Itoa(unprivilegedUser),
 				"resources":    map[string]any{"requests": map[string]any{"cpu": requestCPU, "memory": requestMemory}},
 				"volumeMounts": []any{map[string]any{"name": "credentials", "mountPath": Mount, "readOnly": true}},
 			}},

@@ -113,7 +113,7 @@ func (d *decider) servable(v *version) (bool, error) {
 	if v.served != nil {
 		return true, nil
 	}
-	obstacle, err := d.unfit(v.spec)
+	obstacle, err := d.firstMismatch(v.spec)
 	if obstacle != nil {
 		v.problem = &problem{apiresourcev1alpha1.ReasonInUse,
 			fmt.Sprintf("objects that are stored in another version do not fit this one: %s: %s", obstacle.Path, obstacle.Reason)}

@@ -109,9 +109,9 @@ func unestablished(crd *apiextensionsv1.CustomResourceDefinition) *problem {
 	return nil
 }
 
-// verdicts returns the results for the imports of a version.
-func (d *decider) verdicts(v *version) []Verdict {
-	var out []Verdict
+// importResults returns the results for the imports of a version.
+func (d *decider) importResults(v *version) []ImportResult {
+	var out []ImportResult
 	for _, c := range v.all {
 		status := apiresourcev1alpha1.APIResourceImportStatus{
 			Conditions: []metav1.Condition{compatibleCondition(v, c)},
@@ -120,7 +120,7 @@ func (d *decider) verdicts(v *version) []Verdict {
 		if available := d.available(v); c.compatible && available != nil {
 			status.Conditions = append(status.Conditions, *available)
 		}
-		out = append(out, Verdict{Import: c.source, Status: status})
+		out = append(out, ImportResult{Import: c.source, Status: status})
 	}
 	return out
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // Decide returns what to write. It returns an error only if an object of the server cannot be
-// read, such as the schema of a CRD. For invalid imports, it returns a Verdict each.
+// read, such as the schema of a CRD. For invalid imports, it returns one ImportResult each.
 func Decide(state State) (*Plan, error) { return decide(&decider{State: state}) }
 
 // Preview decides as if every version of the resource were to be published now. The result is for
@@ -51,7 +51,7 @@ func decide(d *decider) (*Plan, error) {
 		return nil, err
 	}
 	for _, v := range d.versions {
-		d.plan.Versions = append(d.plan.Versions, Version{Name: v.name, Have: v.have, Want: d.wanted(v), Verdicts: d.verdicts(v)})
+		d.plan.Versions = append(d.plan.Versions, Version{Name: v.name, Have: v.have, Want: d.wanted(v), ImportResults: d.importResults(v)})
 	}
 	return &d.plan, nil
 }
@@ -187,8 +187,8 @@ func (d *decider) stored() *apiresourcev1alpha1.Obstacle {
 	return d.ask(Question{Key: storedKey})
 }
 
-// unfit asks which stored object does not fit a spec. The answer is nil if all fit.
-func (d *decider) unfit(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apiresourcev1alpha1.Obstacle, error) {
+// firstMismatch asks which stored object does not fit a spec. The answer is nil if all fit.
+func (d *decider) firstMismatch(spec *apiresourcev1alpha1.CommonAPIResourceSpec) (*apiresourcev1alpha1.Obstacle, error) {
 	if d.ours() == nil {
 		return nil, nil
 	}

@@ -41,7 +41,7 @@ func TestStrategyMatrix(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s %s", tc.strategy, tc.phase), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newSimulation(t)
 			w.state.AutoPublish = tc.phase == "published"
 			if tc.phase == "enforced" {
 				w.state.CRD = byHand(t, widget("", aAndB))
@@ -70,7 +70,7 @@ func TestStrategyMatrix(t *testing.T) {
 
 func TestDroppedNamesTheCluster(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.offer(widget("a", aAndB))
 	w.offer(widget("b", onlyA))
 	w.settle()
@@ -103,7 +103,7 @@ func TestOlderClusterIsAdmittedFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newSimulation(t)
 			w.state.Founded = tc.founded
 			w.offer(widgetOf("b", "v1", onlyA, "a"))
 			w.settle()
@@ -120,7 +120,7 @@ func TestOlderClusterIsAdmittedFirst(t *testing.T) {
 
 func TestPublishing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.offer(widget("a", onlyA))
 	w.settle()
 	w.check("v1", "", "a: "+compatOnly)
@@ -141,7 +141,7 @@ func TestPublishing(t *testing.T) {
 
 func TestInvalidImportTakesNoPart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	broken := widget("a", onlyA)
 	broken.Spec.OpenAPIV3Schema.Raw = []byte(`{"type":["object"]}`)
 	w.offer(broken)
@@ -154,10 +154,10 @@ func TestInvalidImportTakesNoPart(t *testing.T) {
 	w.check("v1", "", "a: Compatible=False(InvalidSchema)", "b: "+compatOnly)
 }
 
-// TestEnforcedByHand runs the second part of the demo without a server.
-func TestEnforcedByHand(t *testing.T) {
+// TestManuallyEnforced runs the second part of the demo without a server.
+func TestManuallyEnforced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.CRD = byHand(t, widget("", aAndB))
 	w.offer(strategy(widget("a", onlyA), apiresourcev1alpha1.UpdatePublished))
 	w.offer(widget("b", aAndB))
@@ -185,9 +185,9 @@ func TestEnforcedByHand(t *testing.T) {
 	}
 }
 
-func TestCRDByHandWithoutTheVersion(t *testing.T) {
+func TestManualCRDWithoutTheVersion(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.CRD = byHand(t, widget("", onlyA))
 	w.offer(widgetOf("a", "v2", onlyA))
 	w.settle()
@@ -198,7 +198,7 @@ func TestCRDByHandWithoutTheVersion(t *testing.T) {
 
 func TestNativeTypeIsEnforced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.Native = []apiresourcev1alpha1.CommonAPIResourceSpec{widget("", onlyA).Spec.CommonAPIResourceSpec}
 	w.offer(strategy(widget("a", aAndB), apiresourcev1alpha1.UpdatePublished))
 	w.offer(widget("b", onlyB))
@@ -214,7 +214,7 @@ func TestImportsLeave(t *testing.T) {
 	t.Parallel()
 	t.Run("unpublished", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.offer(widget("a", aAndB))
 		w.offer(widget("b", onlyA))
 		w.settle()
@@ -230,7 +230,7 @@ func TestImportsLeave(t *testing.T) {
 	})
 	t.Run("published", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.offer(widget("a", aAndB))
 		w.offer(widget("b", onlyA))
 		w.settle()
@@ -254,7 +254,7 @@ func TestImportsLeave(t *testing.T) {
 // ones is narrower than what is served.
 func TestOneThatLeftIsReplacedOnlyIfObjectsFit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.AutoPublish = true
 	w.offer(widget("a", aAndB))
 	w.settle()
@@ -278,15 +278,15 @@ func TestOneThatLeftIsReplacedOnlyIfObjectsFit(t *testing.T) {
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	const kept = published + " InUse=True"
-	setUp := func(t *testing.T) *world {
-		w := newWorld(t)
+	setUp := func(t *testing.T) *simulation {
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widget("a", onlyA))
 		w.settle()
 		w.store("one", map[string]any{"a": "x"})
 		return w
 	}
-	gone := func(t *testing.T, w *world) {
+	gone := func(t *testing.T, w *simulation) {
 		t.Helper()
 		w.objects = nil
 		w.settle()
@@ -358,7 +358,7 @@ func TestPublishedNarrowsOnlyIfObjectsFit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newSimulation(t)
 			w.state.AutoPublish = true
 			w.offer(widget("a", aAndB))
 			w.settle()
@@ -411,7 +411,7 @@ func TestDefaultsThatDifferAndStoredObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newSimulation(t)
 			w.state.AutoPublish = true
 			w.offer(strategy(widget("a", `{"a":{"type":"string","enum":["x","y","z"]}}`), tc.strategy))
 			w.settle()
@@ -441,7 +441,7 @@ func TestDefaultsThatDifferAndStoredObjects(t *testing.T) {
 // every import has the strategy UpdatePublished.
 func TestUpdatePublishedFollows(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.AutoPublish = true
 	w.offer(strategy(widget("a", onlyA), apiresourcev1alpha1.UpdatePublished))
 	w.settle()
@@ -458,7 +458,7 @@ func TestVersions(t *testing.T) {
 	t.Parallel()
 	t.Run("the highest is stored", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widgetOf("a", "v1beta1", onlyA))
 		w.settle()
@@ -474,7 +474,7 @@ func TestVersions(t *testing.T) {
 	})
 	t.Run("one goes when nothing is stored", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widgetOf("a", "v1beta1", onlyA))
 		w.offer(widgetOf("a", "v1", onlyA))
@@ -488,7 +488,7 @@ func TestVersions(t *testing.T) {
 	})
 	t.Run("one stays while it is stored", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widgetOf("a", "v1beta1", onlyA))
 		w.offer(widgetOf("a", "v1", onlyA))
@@ -502,7 +502,7 @@ func TestVersions(t *testing.T) {
 	})
 	t.Run("one that was never stored goes", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widgetOf("a", "v1", onlyA))
 		w.settle()
@@ -515,7 +515,7 @@ func TestVersions(t *testing.T) {
 	})
 	t.Run("a new one has to fit what is stored", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widgetOf("a", "v1", aAndB))
 		w.settle()
@@ -527,7 +527,7 @@ func TestVersions(t *testing.T) {
 	})
 	t.Run("one CRD has one scope", func(t *testing.T) {
 		t.Parallel()
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = true
 		w.offer(widgetOf("a", "v1", onlyA))
 		other := widgetOf("a", "v2", onlyA)
@@ -542,7 +542,7 @@ func TestVersions(t *testing.T) {
 
 func TestCoreTypesCannotBeServed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.Resource, w.state.AutoPublish = schema.GroupResource{Resource: "widgets"}, true
 	i := widget("a", onlyA)
 	i.Spec.GroupVersion.Group = ""
@@ -557,7 +557,7 @@ func TestCoreTypesCannotBeServed(t *testing.T) {
 
 func TestRefusedCRD(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.offer(widget("a", onlyA))
 	w.settle()
 	w.publish("v1", true)
@@ -574,7 +574,7 @@ func TestRefusedCRD(t *testing.T) {
 
 func TestKubernetesOwnGroupsAreApproved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.Resource, w.state.AutoPublish = schema.GroupResource{Group: "networking.k8s.io", Resource: "widgets"}, true
 	i := widget("a", onlyA)
 	i.Spec.GroupVersion.Group = "networking.k8s.io"
@@ -585,10 +585,10 @@ func TestKubernetesOwnGroupsAreApproved(t *testing.T) {
 	}
 }
 
-// TestCRDThatSomebodyDeletes tests that a deleted CRD is created again.
-func TestCRDThatSomebodyDeletes(t *testing.T) {
+// TestCRDDeletedByAUser tests that a deleted CRD is created again.
+func TestCRDDeletedByAUser(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.AutoPublish = true
 	w.offer(widget("a", onlyA))
 	w.settle()
@@ -605,7 +605,7 @@ func TestCRDThatSomebodyDeletes(t *testing.T) {
 // TestNegotiatedThatLostItsFinalizer tests that the CRD still counts as negotiated.
 func TestNegotiatedThatLostItsFinalizer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newSimulation(t)
 	w.state.AutoPublish = true
 	w.offer(widget("a", onlyA))
 	w.settle()

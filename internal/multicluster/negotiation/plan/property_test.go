@@ -35,9 +35,9 @@ func TestAllPermutations(t *testing.T) {
 	for n := 1; n <= most; n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
-			var first *world
+			var first *simulation
 			permutations(offers[:n], func(order []*apiresourcev1alpha1.APIResourceImport) {
-				w := newWorld(t)
+				w := newSimulation(t)
 				w.state.Founded = founded
 				for _, o := range order {
 					w.offer(o)
@@ -76,7 +76,7 @@ type fataler interface {
 	Fatalf(string, ...any)
 }
 
-func sameAgreement(tb fataler, a, b *world) {
+func sameAgreement(tb fataler, a, b *simulation) {
 	tb.Helper()
 	negotiatedA, statusesA := agreed(a, "v1")
 	negotiatedB, statusesB := agreed(b, "v1")
@@ -84,7 +84,7 @@ func sameAgreement(tb fataler, a, b *world) {
 		tb.Fatalf("another order, another agreement:\n%s", diff)
 	}
 	if diff := cmp.Diff(statusesA, statusesB); diff != "" {
-		tb.Fatalf("another order, other verdicts:\n%s", diff)
+		tb.Fatalf("another order, other results:\n%s", diff)
 	}
 }
 
@@ -111,11 +111,11 @@ func drawOffer(t *rapid.T) *apiresourcev1alpha1.APIResourceImport {
 }
 
 // TestAnyHistoryConverges tests that the state before publication depends only on the remaining
-// imports. It equals the state of a world that has had only these.
+// imports. It equals the state of a simulation that has had only these.
 func TestAnyHistoryConverges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		w, fresh := newWorld(t), newWorld(t)
+		w, fresh := newSimulation(t), newSimulation(t)
 		for range rapid.IntRange(1, 12).Draw(rt, "events") {
 			switch rapid.IntRange(0, 3).Draw(rt, "event") {
 			case 0:
@@ -147,7 +147,7 @@ func TestAnyHistoryConverges(t *testing.T) {
 func TestStoredObjectsAreSafe(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld(t)
+		w := newSimulation(t)
 		w.state.AutoPublish = rapid.Bool().Draw(rt, "auto publish")
 		for range rapid.IntRange(1, 15).Draw(rt, "events") {
 			switch rapid.IntRange(0, 4).Draw(rt, "event") {
@@ -173,7 +173,7 @@ func TestStoredObjectsAreSafe(t *testing.T) {
 }
 
 // storeValid stores an object if the CRD accepts it unchanged.
-func (w *world) storeValid(rt *rapid.T) {
+func (w *simulation) storeValid(rt *rapid.T) {
 	if w.state.CRD == nil {
 		return
 	}
@@ -193,7 +193,7 @@ func (w *world) storeValid(rt *rapid.T) {
 	}
 }
 
-func (w *world) checkStored(rt *rapid.T) {
+func (w *simulation) checkStored(rt *rapid.T) {
 	if len(w.objects) == 0 {
 		return
 	}
@@ -206,7 +206,7 @@ func (w *world) checkStored(rt *rapid.T) {
 }
 
 // firstUnfit returns how the CRD's versions would change the objects from an index on.
-func (w *world) firstUnfit(rt *rapid.T, from int) string {
+func (w *simulation) firstUnfit(rt *rapid.T, from int) string {
 	for _, v := range w.state.CRD.Spec.Versions {
 		spec, err := SpecOf(w.state.CRD, v.Name)
 		if err != nil {

@@ -61,13 +61,13 @@ type Version struct {
 	Have *apiresourcev1alpha1.NegotiatedAPIResource
 	// Want is the desired one. Its conditions have no times. If it is nil, there must be none.
 	Want *apiresourcev1alpha1.NegotiatedAPIResource
-	// Verdicts are the results for the imports of the version, in the order in which they are
+	// ImportResults are the results for the imports of the version, in the order in which they are
 	// admitted.
-	Verdicts []Verdict
+	ImportResults []ImportResult
 }
 
-// Verdict is the result for an import.
-type Verdict struct {
+// ImportResult is the result for an import.
+type ImportResult struct {
 	Import *apiresourcev1alpha1.APIResourceImport
 	// Status is the desired status. Its conditions have no times.
 	Status apiresourcev1alpha1.APIResourceImportStatus

@@ -216,7 +216,7 @@ func (d *decider) mayReplace(base, spec *apiresourcev1alpha1.CommonAPIResourceSp
 	if equal(base, spec) || multischema.IsCompatible(multischema.Offer{Spec: *base}, multischema.Offer{Spec: *spec}) {
 		return true, nil
 	}
-	obstacle, err := d.unfit(spec)
+	obstacle, err := d.firstMismatch(spec)
 	return obstacle == nil, err
 }
 
@@ -280,7 +280,7 @@ func (d *decider) narrowed(agreement *multischema.Agreement) (*apiresourcev1alph
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading a narrowed schema: %w", err)
 	}
-	obstacle, err := d.unfit(spec)
+	obstacle, err := d.firstMismatch(spec)
 	return spec, obstacle, err
 }
 

@@ -116,8 +116,8 @@ func TestHints(t *testing.T) {
 	s.until("web", "east=4 west=4")
 }
 
-// TestWhole covers case (f): a root that is not divided.
-func TestWhole(t *testing.T) {
+// TestUndividedRoot covers case (f): a root that is not divided.
+func TestUndividedRoot(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
 	s.deploy("one", 3, map[string]string{workloadv1alpha1.HintPrefix + "divide": "whole"})

@@ -58,7 +58,7 @@ func (p *pass) report() {
 	}
 	refused := ""
 	if cluster := p.result.Refused; cluster != "" {
-		refused = splitter.RefusedText(cluster, refusal(p.world, cluster))
+		refused = splitter.RefusedText(cluster, refusal(p.state, cluster))
 	}
 	if p.memory.report(p.key, reasonRefused, refused) {
 		p.event(corev1.EventTypeWarning, reasonRefused, refused)
@@ -73,7 +73,7 @@ func (p *pass) report() {
 }
 
 func (p *pass) reportProblems() {
-	problems := p.world.Problems.ToAggregate().Error()
+	problems := p.state.Problems.ToAggregate().Error()
 	if p.memory.report(p.key, splitter.ReasonInvalidPlacement, problems) {
 		p.event(corev1.EventTypeWarning, splitter.ReasonInvalidPlacement, problems)
 	}

@@ -91,7 +91,7 @@ func (s *site) completes(name string, ago time.Duration) {
 	}}}, "status")
 }
 
-func (s *site) vanishes(name string) {
+func (s *site) deleteRoot(name string) {
 	s.Helper()
 	s.eventually(name+" is deleted", func(ctx context.Context) error {
 		o, err := s.objects.Resource(s.resource).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
@@ -114,7 +114,7 @@ func TestFinishedJobsStayAndExpire(t *testing.T) {
 	s.job("kept", s.cluster("a"), time.Hour)
 	s.completes("sent", time.Hour)
 	s.completes("kept", time.Minute)
-	s.vanishes("sent")
+	s.deleteRoot("sent")
 
 	s.job("root", "", time.Hour)
 	s.eventually("the root has a leaf", func(ctx context.Context) error {
@@ -141,5 +141,5 @@ func TestFinishedJobsStayAndExpire(t *testing.T) {
 		t.Errorf("there are %v, want the finished leaf where it was, none in the other cluster, and the Job that is kept", got)
 	}
 	s.completes(s.leaf("root", "a"), 2*time.Hour)
-	s.vanishes("root")
+	s.deleteRoot("root")
 }

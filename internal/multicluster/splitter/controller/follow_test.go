@@ -23,8 +23,8 @@ import (
 
 var core = schema.GroupVersion{Version: "v1"}
 
-// stocked creates every kind of object that pods can need, and one object that nothing needs.
-func stocked(t *testing.T, s *site) {
+// createNeededKinds creates every kind of object that pods can need, and one object that nothing needs.
+func createNeededKinds(t *testing.T, s *site) {
 	t.Helper()
 	for _, text := range []string{
 		`{kind: ConfigMap, metadata: {name: settings}}`,
@@ -97,7 +97,7 @@ func (s *site) sentAs(resource schema.GroupVersionResource, name, want string) {
 func TestDependencies(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
-	stocked(t, s)
+	createNeededKinds(t, s)
 	settings := core.WithResource("configmaps")
 	s.merge(settings, s.namespace, "settings", map[string]any{"metadata": map[string]any{"labels": map[string]any{workloadv1alpha1.TargetLabelPrefix + "elsewhere": "true"}}})
 	s.needs("web", false)
@@ -169,7 +169,7 @@ func (s *slow) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestWhatIsSentAheadWaits(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east")
-	stocked(t, s)
+	createNeededKinds(t, s)
 	var looks, misses atomic.Int64
 	config := rest.CopyConfig(s.server.Config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -194,7 +194,7 @@ func TestWhatIsSentAheadWaits(t *testing.T) {
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
-	stocked(t, s)
+	createNeededKinds(t, s)
 	s.hintedNeeds()
 	s.until("web", "east=4")
 	s.sent("PersistentVolumeClaim", "data", "east")
@@ -227,7 +227,7 @@ func (s *site) hintedNeeds() {
 func TestTypeEnds(t *testing.T) {
 	t.Parallel()
 	s := apart(t, "east", "west")
-	stocked(t, s)
+	createNeededKinds(t, s)
 	s.start(s.server.Config)
 	s.needs("web", false)
 	s.until("web", "east=2 west=2")
@@ -265,7 +265,7 @@ func TestClusterThatTakesNoServices(t *testing.T) {
 		s.merge(clusters, "", s.cluster("west"), map[string]any{"status": map[string]any{"syncedResources": append([]any{s.resource.GroupResource().String()}, types...)}}, "status")
 	}
 	takes("configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims")
-	stocked(t, s)
+	createNeededKinds(t, s)
 	s.needs("web", false)
 	s.until("web", "east=2 west=2")
 	s.sent("ConfigMap", "settings", "east,west")

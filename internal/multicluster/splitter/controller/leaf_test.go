@@ -74,9 +74,9 @@ func TestRolloutWithASurge(t *testing.T) {
 	s.sent("ConfigMap", "old", "")
 }
 
-// TestStatusOfALiar tests that a number which does not fit in the status of the root does not
+// TestStatusThatDoesNotFit tests that a number which does not fit in the status of the root does not
 // block the reports of other clusters.
-func TestStatusOfALiar(t *testing.T) {
+func TestStatusThatDoesNotFit(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
 	s.deploy("web", 4, nil)
@@ -89,9 +89,9 @@ func TestStatusOfALiar(t *testing.T) {
 	s.rests("web")
 }
 
-// TestLeafByHand tests that the controller reverts manual changes of a leaf, except for fields
+// TestManualChangesOfALeaf tests that the controller reverts manual changes of a leaf, except for fields
 // that a leaf may have of its own.
-func TestLeafByHand(t *testing.T) {
+func TestManualChangesOfALeaf(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "east", "west")
 	s.deploy("web", 4, map[string]string{"team": "shop", "other": "x"})

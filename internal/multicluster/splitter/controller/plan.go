@@ -50,7 +50,7 @@ type plan struct {
 
 // planner creates plans. It is pure.
 type planner struct {
-	world   *loader.World
+	state   *loader.RootState
 	root    *entry
 	records map[string]*entry
 	// outline is the root without its spec. It is the source for the metadata of leaves.
@@ -61,8 +61,8 @@ type planner struct {
 	decided map[string]splitter.Change
 }
 
-func newPlanner(w *loader.World, root *entry, leaves []*entry) *planner {
-	p := &planner{world: w, root: root, records: map[string]*entry{}, digests: map[string]string{}, outline: &unstructured.Unstructured{Object: map[string]any{
+func newPlanner(w *loader.RootState, root *entry, leaves []*entry) *planner {
+	p := &planner{state: w, root: root, records: map[string]*entry{}, digests: map[string]string{}, outline: &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": root.GetAPIVersion(), "kind": root.GetKind(), "metadata": root.Object["metadata"],
 	}}}
 	for i, object := range w.Leaves {
@@ -93,8 +93,8 @@ func (p *planner) plan(changes []splitter.Change) (*plan, error) {
 			out.add(step{cluster: change.Cluster, action: change.Action, change: change, object: object})
 		}
 	}
-	for i := range p.world.State.Leaves {
-		leaf := &p.world.State.Leaves[i]
+	for i := range p.state.State.Leaves {
+		leaf := &p.state.State.Leaves[i]
 		s, err := p.step(leaf, decided[leaf.Cluster], turn == leaf.Cluster)
 		if err != nil {
 			return nil, err
@@ -151,7 +151,7 @@ func (p *planner) step(leaf *splitter.Leaf, change splitter.Change, turn bool) (
 	}
 	s.metadata = metadataPatch(s.have, next)
 	if change.Action == splitter.Scale {
-		s.rest = nested(p.world.Type.Path.SpecPath(), int64(change.To))
+		s.rest = nested(p.state.Type.Path.SpecPath(), int64(change.To))
 	}
 	return s, nil
 }
@@ -159,14 +159,14 @@ func (p *planner) step(leaf *splitter.Leaf, change splitter.Change, turn bool) (
 // render returns the leaf for a cluster. It uses replicas only if the root is divided by
 // replicas.
 func (p *planner) render(cluster string, replicas *int32) (*unstructured.Unstructured, error) {
-	if p.world.Division != workloadv1alpha1.DivideReplicas {
+	if p.state.Division != workloadv1alpha1.DivideReplicas {
 		replicas = nil
 	}
-	leaf, err := splitter.Render(p.root.Unstructured, cluster, p.world.Type.Path, replicas)
+	leaf, err := splitter.Render(p.root.Unstructured, cluster, p.state.Type.Path, replicas)
 	if err != nil {
 		return nil, err
 	}
-	p.world.Adapt(leaf, cluster)
+	p.state.Adapt(leaf, cluster)
 	p.annotate(leaf, cluster)
 	return leaf, nil
 }
@@ -174,7 +174,7 @@ func (p *planner) render(cluster string, replicas *int32) (*unstructured.Unstruc
 // digest returns the hash of the desired spec of the leaf in a cluster. If the spec cannot be
 // rendered, it is empty, which matches no leaf. The code that creates the leaf reports the error.
 func (p *planner) digest(cluster string) string {
-	if !p.world.IsAdapted() {
+	if !p.state.IsAdapted() {
 		return p.root.digest
 	}
 	if known, ok := p.digests[cluster]; ok {
@@ -182,7 +182,7 @@ func (p *planner) digest(cluster string) string {
 	}
 	digest := ""
 	if leaf, err := p.render(cluster, nil); err == nil {
-		if digest, err = splitter.Digest(leaf, p.world.Type.Path); err != nil {
+		if digest, err = splitter.Digest(leaf, p.state.Type.Path); err != nil {
 			digest = ""
 		}
 	}
@@ -198,7 +198,7 @@ func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	if notes == nil {
 		notes = map[string]string{}
 	}
-	if fence := p.world.State.Policy.FenceAfter(); fence > 0 {
+	if fence := p.state.State.Policy.FenceAfter(); fence > 0 {
 		notes[workloadv1alpha1.FenceAfterAnnotation] = fence.String()
 	}
 	if yield := p.yield(cluster); yield != "" {
@@ -207,7 +207,7 @@ func (p *planner) annotate(leaf *unstructured.Unstructured, cluster string) {
 	if len(notes) > 0 {
 		notes[fromRootAnnotation] = strings.Join(slices.Sorted(maps.Keys(notes)), ",")
 	}
-	if name := p.world.NameIn(cluster); name != leaf.GetName() {
+	if name := p.state.NameIn(cluster); name != leaf.GetName() {
 		notes[workloadv1alpha1.NameAnnotation] = name
 	}
 	if len(notes) > 0 {
@@ -221,13 +221,13 @@ func (p *planner) yield(cluster string) string {
 	change, decided := p.decided[cluster]
 	none := decided && change.Action != splitter.Note && change.To == 0
 	if have := p.records[cluster]; have != nil && (!decided || change.Action == splitter.Note) {
-		n, said := splitter.Replicas(have.Unstructured, p.world.Type.Path)
+		n, said := splitter.Replicas(have.Unstructured, p.state.Type.Path)
 		none = said && n == 0
 	}
 	if none {
 		return p.root.GetAnnotations()[workloadv1alpha1.YieldAnnotation]
 	}
-	return p.world.Yield(cluster)
+	return p.state.Yield(cluster)
 }
 
 // replacement returns a leaf with the spec of the root that replaces the current leaf.
@@ -246,7 +246,7 @@ func (p *planner) replacement(leaf *splitter.Leaf, have *entry, next *unstructur
 	object.SetFinalizers(have.GetFinalizers())
 	object.SetUID(have.GetUID())
 	object.SetResourceVersion(have.GetResourceVersion())
-	if status, ok := have.Object["status"]; ok && !p.world.Type.Reports {
+	if status, ok := have.Object["status"]; ok && !p.state.Type.Reports {
 		object.Object["status"] = status
 	}
 	return object, nil
@@ -255,7 +255,7 @@ func (p *planner) replacement(leaf *splitter.Leaf, have *entry, next *unstructur
 // metadata returns the desired metadata of a leaf. The labels are only those from the root. The
 // annotations are those from the root and those of other clients.
 func (p *planner) metadata(cluster string, have *entry, change splitter.Change) (*unstructured.Unstructured, error) {
-	next, err := splitter.Render(p.outline, cluster, p.world.Type.Path, nil)
+	next, err := splitter.Render(p.outline, cluster, p.state.Type.Path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("making the leaf for %s: %w", cluster, err)
 	}
@@ -325,9 +325,9 @@ func (p *planner) isApart(cluster string) bool {
 }
 
 func (p *planner) cluster(name string) *splitter.Cluster {
-	for i := range p.world.State.Clusters {
-		if p.world.State.Clusters[i].Name == name {
-			return &p.world.State.Clusters[i]
+	for i := range p.state.State.Clusters {
+		if p.state.State.Clusters[i].Name == name {
+			return &p.state.State.Clusters[i]
 		}
 	}
 	return nil
@@ -339,11 +339,11 @@ func (p *planner) isNew(leaf *splitter.Leaf) bool {
 	if have.digest != p.digest(leaf.Cluster) {
 		return false
 	}
-	if p.world.Division == workloadv1alpha1.DivideReplicas {
+	if p.state.Division == workloadv1alpha1.DivideReplicas {
 		return true
 	}
-	replicas, said := splitter.Replicas(have.Unstructured, p.world.Type.Path)
-	wanted, says := splitter.Replicas(p.root.Unstructured, p.world.Type.Path)
+	replicas, said := splitter.Replicas(have.Unstructured, p.state.Type.Path)
+	wanted, says := splitter.Replicas(p.root.Unstructured, p.state.Type.Path)
 	return replicas == wanted && said == says
 }
 
@@ -351,8 +351,8 @@ func (p *planner) isNew(leaf *splitter.Leaf) bool {
 // spec, or the cluster is not ready and has not received it.
 func (p *planner) behind() map[string]bool {
 	behind := map[string]bool{}
-	for i := range p.world.State.Leaves {
-		leaf := &p.world.State.Leaves[i]
+	for i := range p.state.State.Leaves {
+		leaf := &p.state.State.Leaves[i]
 		c := p.cluster(leaf.Cluster)
 		behind[leaf.Cluster] = !p.isNew(leaf) || !leaf.Settled && (c == nil || !c.Ready)
 	}
@@ -377,13 +377,13 @@ func progressed(have *entry, leaf *splitter.Leaf, t loader.Type) (done, failed b
 // revisions returns the progress of the leaves with the spec of the root.
 func (p *planner) revisions() []splitter.Revision {
 	var out []splitter.Revision
-	for i := range p.world.State.Leaves {
-		leaf := &p.world.State.Leaves[i]
+	for i := range p.state.State.Leaves {
+		leaf := &p.state.State.Leaves[i]
 		if leaf.Deleting || p.isApart(leaf.Cluster) {
 			continue
 		}
 		r := splitter.Revision{Cluster: leaf.Cluster, New: p.isNew(leaf), Lost: !p.cluster(leaf.Cluster).Ready}
-		r.Done, r.Failed = progressed(p.records[leaf.Cluster], leaf, p.world.Type)
+		r.Done, r.Failed = progressed(p.records[leaf.Cluster], leaf, p.state.Type)
 		out = append(out, r)
 	}
 	return out

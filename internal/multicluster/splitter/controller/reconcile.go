@@ -76,7 +76,7 @@ func (c *Controller) pass(ctx context.Context, k *kind, key rootKey) (time.Durat
 	if len(w.Problems) == 0 {
 		result = splitter.Split(w.State)
 	}
-	p := &pass{Controller: c, k: k, key: key, root: root, world: w, result: result}
+	p := &pass{Controller: c, k: k, key: key, root: root, state: w, result: result}
 	if err := p.run(ctx, leaves); err != nil {
 		return 0, err
 	}
@@ -133,14 +133,14 @@ type pass struct {
 	k      *kind
 	key    rootKey
 	root   *entry
-	world  *loader.World
+	state  *loader.RootState
 	result splitter.Result
 	plan   *plan
 }
 
 func (p *pass) run(ctx context.Context, leaves []*entry) error {
-	planner := newPlanner(p.world, p.root, leaves)
-	if len(p.world.Problems) > 0 {
+	planner := newPlanner(p.state, p.root, leaves)
+	if len(p.state.Problems) > 0 {
 		// The hints or the Placement are invalid. The leaves stay as they are.
 		p.plan = &plan{pending: map[string]bool{}, behind: planner.behind()}
 		p.reportProblems()

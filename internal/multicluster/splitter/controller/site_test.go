@@ -295,8 +295,8 @@ func (s *site) get(resource schema.GroupVersionResource, name string) *unstructu
 // leaf returns the name of the leaf of a root.
 func (s *site) leaf(root, cluster string) string { return splitter.LeafName(root, s.cluster(cluster)) }
 
-// obey makes the simulated clusters run what their leaves ask for, as syncers would.
-func (s *site) obey(ctx context.Context) error {
+// runLeaves makes the simulated clusters run what their leaves ask for, as syncers would.
+func (s *site) runLeaves(ctx context.Context) error {
 	for name, syncer := range s.syncers {
 		leaves, err := syncer.Resource(s.resource).Namespace(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: workloadv1alpha1.ClusterLabel + "=" + s.cluster(name)})
 		if apierrors.IsForbidden(err) && s.isGone(ctx, name) {
@@ -417,7 +417,7 @@ func (s *site) leaves(ctx context.Context, root string, of func(*unstructured.Un
 func (s *site) eventually(what string, check func(ctx context.Context) error) {
 	s.Helper()
 	poll.Until(s.T, timeout, what, func(ctx context.Context) error {
-		if err := s.obey(ctx); err != nil {
+		if err := s.runLeaves(ctx); err != nil {
 			return err
 		}
 		return check(ctx)

@@ -22,12 +22,12 @@ func (p *pass) writeStatus(ctx context.Context) error {
 	if !p.k.Reports {
 		return nil
 	}
-	if p.world.State.Root.Finished && len(p.world.State.Leaves) == 0 {
+	if p.state.State.Root.Finished && len(p.state.State.Leaves) == 0 {
 		// the status records that its work is finished: without it, the work would run again
 		return nil
 	}
 	before, _ := p.root.Object["status"].(map[string]any)
-	status := rootStatus(p.world, p.result, p.plan, before, p.now())
+	status := rootStatus(p.state, p.result, p.plan, before, p.now())
 	if len(status) == len(before) && (len(status) == 0 || reflect.DeepEqual(status, before)) {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (p *pass) putStatus(ctx context.Context, status map[string]any) (*unstructu
 
 // rootStatus returns the desired status of a root. While leaves still have to be written, their
 // statuses describe another spec. The generation of the root does not count as observed then.
-func rootStatus(w *loader.World, result splitter.Result, p *plan, before map[string]any, now time.Time) map[string]any {
+func rootStatus(w *loader.RootState, result splitter.Result, p *plan, before map[string]any, now time.Time) map[string]any {
 	total := splitter.Total{
 		Divide: w.Division, Generation: w.Root.GetGeneration(), Unplaced: result.Unplaced + result.Stranded,
 		NoClusters: len(w.State.Clusters) == 0, RefusedIn: result.Refused, Refusal: refusal(w, result.Refused),
@@ -100,7 +100,7 @@ func rootStatus(w *loader.World, result splitter.Result, p *plan, before map[str
 }
 
 // refusal returns the message of a cluster about the leaf that it refuses.
-func refusal(w *loader.World, cluster string) string {
+func refusal(w *loader.RootState, cluster string) string {
 	if leaf := w.Leaf(cluster); leaf != nil {
 		return leaf.GetAnnotations()[workloadv1alpha1.ProblemAnnotationPrefix+cluster]
 	}
@@ -109,7 +109,7 @@ func refusal(w *loader.World, cluster string) string {
 
 // lostClusters returns the clusters that do not answer and have lost their parts. The statuses of
 // their leaves are out of date.
-func lostClusters(w *loader.World, result splitter.Result) map[string]bool {
+func lostClusters(w *loader.RootState, result splitter.Result) map[string]bool {
 	lost := map[string]bool{}
 	for _, share := range result.Explanation.Clusters {
 		lost[share.Cluster] = share.Standing == splitter.Out ||

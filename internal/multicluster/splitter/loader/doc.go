@@ -3,5 +3,5 @@
 // implement Source with caches, and commands with the API server. The package writes nothing.
 //
 // [Types] returns the types that are divided. [RoleOf] decides which of their objects are roots
-// and which are leaves. [Read] returns the [World] of a root.
+// and which are leaves. [Read] returns the [RootState] of a root.
 package loader

@@ -27,7 +27,7 @@ type leaders struct {
 // selects. A root that makes a Secret or a ConfigMap follows the objects that need this Secret or
 // ConfigMap instead. A root that exists for the objects that refer to it ([splitter.Serves])
 // follows these. They follow it only if they follow nothing else.
-func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
+func (w *RootState) leaders(ctx context.Context, source Source) (leaders, error) {
 	l, related, serving, err := w.primary(ctx, source)
 	if err != nil || !splitter.Follows(w.Root, w.Type.Scalable) {
 		return l, err
@@ -42,7 +42,7 @@ func (w *World) leaders(ctx context.Context, source Source) (leaders, error) {
 
 // primary returns the leaders without the roots that serve this root, and without the roots that
 // this root serves. It also returns all related roots, and the roots that serve this one.
-func (w *World) primary(ctx context.Context, source Source) (l leaders, related, serving []Related, err error) {
+func (w *RootState) primary(ctx context.Context, source Source) (l leaders, related, serving []Related, err error) {
 	l.refs = splitter.References(w.Root)
 	products := w.Type.Rules.Products(w.Root)
 	q := Query{
@@ -94,7 +94,7 @@ func needsOne(r Related, q Query) bool {
 
 // pulling returns the related roots that refer to this root and do not follow it. Something else
 // determines their clusters, and this root must be in the same clusters.
-func (w *World) pulling(ctx context.Context, source Source, related []Related) ([]Related, error) {
+func (w *RootState) pulling(ctx context.Context, source Source, related []Related) ([]Related, error) {
 	var out []Related
 	own := Related{w.Root, w.Type}
 	serves := splitter.Serves(w.Type.GVK.GroupKind())
@@ -105,7 +105,7 @@ func (w *World) pulling(ctx context.Context, source Source, related []Related) (
 		}
 		is := serves && !splitter.Follows(r.Root, r.Type.Scalable)
 		if !is {
-			l, _, _, err := (&World{Root: r.Root, Type: r.Type}).primary(ctx, source)
+			l, _, _, err := (&RootState{Root: r.Root, Type: r.Type}).primary(ctx, source)
 			if err != nil {
 				return nil, err
 			}
@@ -120,7 +120,7 @@ func (w *World) pulling(ctx context.Context, source Source, related []Related) (
 }
 
 // places returns the target clusters of the undivided objects of a query.
-func (w *World) places(ctx context.Context, source Source, q Query) ([]string, error) {
+func (w *RootState) places(ctx context.Context, source Source, q Query) ([]string, error) {
 	if q.Services == nil && len(q.Needs) == 0 {
 		return nil, nil
 	}
@@ -133,7 +133,7 @@ func (w *World) places(ctx context.Context, source Source, q Query) ([]string, e
 
 // servicePlaces returns the target clusters of the Services that the root selects or, like an
 // Ingress, refers to. The result is not nil if such a Service exists.
-func (w *World) servicePlaces(ctx context.Context, source Source, refs []splitter.Reference, q Query) ([]string, error) {
+func (w *RootState) servicePlaces(ctx context.Context, source Source, refs []splitter.Reference, q Query) ([]string, error) {
 	places, err := w.places(ctx, source, Query{Services: q.Services})
 	if err != nil {
 		return nil, err

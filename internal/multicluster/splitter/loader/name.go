@@ -10,7 +10,7 @@ import (
 // users expect. The exception is a root that is divided by its replicas: its pods would have the
 // same names in two clusters but be different pods. A root that has data under the names of its
 // leaves continues to use such names.
-func (w *World) NameIn(cluster string) string {
+func (w *RootState) NameIn(cluster string) string {
 	if leaf := w.Leaf(cluster); leaf != nil {
 		return workloadv1alpha1.NameInCluster(leaf)
 	}

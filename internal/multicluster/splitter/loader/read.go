@@ -19,7 +19,7 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// Source is the storage from which a World is read. Callers must not change what it returns.
+// Source is the storage from which a RootState is read. Callers must not change what it returns.
 type Source interface {
 	// Clusters returns all Clusters.
 	Clusters(ctx context.Context) ([]*workloadv1alpha1.Cluster, error)
@@ -71,8 +71,8 @@ type Related struct {
 	Type Type
 }
 
-// World is a root with everything that decides its division.
-type World struct {
+// RootState is a root with everything that decides its division.
+type RootState struct {
 	Root *unstructured.Unstructured
 	Type Type
 	// State is complete only if Problems is empty.
@@ -85,10 +85,10 @@ type World struct {
 	Needs []splitter.Need
 	// named contains the roots to which this root refers, by reference. shares contains the
 	// shares of the workloads that this root follows, by cluster.
-	named  map[splitter.Reference]*World
+	named  map[splitter.Reference]*RootState
 	shares map[string]int64
 	// scalers are the autoscalers in the kcp that refer to the root.
-	scalers []*World
+	scalers []*RootState
 	// chosen is true if the user has chosen the division.
 	chosen bool
 	// Placement is the name of the Placement that counts. Others are the names of the other
@@ -101,7 +101,7 @@ type World struct {
 }
 
 // Leaf returns the object of the leaf in a cluster, or nil if the cluster has none.
-func (w *World) Leaf(cluster string) *unstructured.Unstructured {
+func (w *RootState) Leaf(cluster string) *unstructured.Unstructured {
 	for i := range w.State.Leaves {
 		if w.State.Leaves[i].Cluster == cluster {
 			return w.Leaves[i]
@@ -110,8 +110,8 @@ func (w *World) Leaf(cluster string) *unstructured.Unstructured {
 	return nil
 }
 
-// Read reads the world of a root.
-func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*World, error) {
+// Read reads the state of a root.
+func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*RootState, error) {
 	w, err := readAlone(ctx, source, root, t, now)
 	if err != nil {
 		return nil, err
@@ -120,8 +120,8 @@ func Read(ctx context.Context, source Source, root *unstructured.Unstructured, t
 }
 
 // readAlone reads everything except the objects to which the root refers.
-func readAlone(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*World, error) {
-	w := &World{Root: root, Type: t}
+func readAlone(ctx context.Context, source Source, root *unstructured.Unstructured, t Type, now time.Time) (*RootState, error) {
+	w := &RootState{Root: root, Type: t}
 	w.State.Now = now
 	placements, err := source.Placements(ctx, root.GetNamespace())
 	if err != nil {
@@ -140,7 +140,7 @@ func readAlone(ctx context.Context, source Source, root *unstructured.Unstructur
 }
 
 // place determines the policy of the root.
-func (w *World) place(applying []*workloadv1alpha1.Placement) {
+func (w *RootState) place(applying []*workloadv1alpha1.Placement) {
 	var counts *workloadv1alpha1.Placement
 	for i, p := range applying {
 		if i == 0 {
@@ -156,7 +156,7 @@ func (w *World) place(applying []*workloadv1alpha1.Placement) {
 }
 
 // readRoot reads the fields of the root.
-func (w *World) readRoot() {
+func (w *RootState) readRoot() {
 	w.State.Root = splitter.ReadRoot(w.Root, w.Type.Path)
 	// If the progress cannot be read, it is that of a new root.
 	if note := w.Root.GetAnnotations()[splitter.ProgressAnnotation]; json.Unmarshal([]byte(note), &w.State.Progress) != nil {
@@ -169,7 +169,7 @@ func (w *World) readRoot() {
 }
 
 // readLeaves reads the leaves, sorted by their clusters.
-func (w *World) readLeaves(ctx context.Context, source Source) error {
+func (w *RootState) readLeaves(ctx context.Context, source Source) error {
 	objects, err := source.Leaves(ctx, w.Root, w.Type)
 	if err != nil {
 		return fmt.Errorf("reading the leaves of %s: %w", w.Root.GetName(), err)
@@ -222,7 +222,7 @@ func hasRun(leaf *unstructured.Unstructured) bool {
 }
 
 // claims returns the existing claims that the root needs.
-func (w *World) claims(ctx context.Context, source Source) ([]*unstructured.Unstructured, error) {
+func (w *RootState) claims(ctx context.Context, source Source) ([]*unstructured.Unstructured, error) {
 	var claims []*unstructured.Unstructured
 	for _, need := range w.Needs {
 		if need.Kind != splitter.KindClaim {

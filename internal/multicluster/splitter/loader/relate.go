@@ -20,7 +20,7 @@ const relateDepth = 8
 // relate finds the objects to which the root refers, and the clusters in which they will be.
 // Leaves refer to the leaves in their own cluster. A root that follows ([splitter.Follows]) goes
 // to the clusters of its leaders.
-func (w *World) relate(ctx context.Context, source Source, depth int) error {
+func (w *RootState) relate(ctx context.Context, source Source, depth int) error {
 	if len(w.Problems) > 0 {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (w *World) relate(ctx context.Context, source Source, depth int) error {
 }
 
 // related returns the roots that match a query, in a stable order and without the root itself.
-func (w *World) related(ctx context.Context, source Source, q Query) ([]Related, error) {
+func (w *RootState) related(ctx context.Context, source Source, q Query) ([]Related, error) {
 	if q.isEmpty() {
 		return nil, nil
 	}
@@ -77,7 +77,7 @@ func keyOf(root *unstructured.Unstructured, t Type) string {
 }
 
 // name records which of the references are to a root.
-func (w *World) name(ctx context.Context, source Source, r Related, refs []splitter.Reference) error {
+func (w *RootState) name(ctx context.Context, source Source, r Related, refs []splitter.Reference) error {
 	other, err := readAlone(ctx, source, r.Root, r.Type, w.State.Now)
 	if err != nil {
 		return err
@@ -87,7 +87,7 @@ func (w *World) name(ctx context.Context, source Source, r Related, refs []split
 			continue
 		}
 		if w.named == nil {
-			w.named = map[splitter.Reference]*World{}
+			w.named = map[splitter.Reference]*RootState{}
 		}
 		w.named[ref] = other
 	}
@@ -105,7 +105,7 @@ func selects(pods labels.Selector, root *unstructured.Unstructured) bool {
 
 // follow adds the clusters of another root to those that this root follows. It also adds the
 // shares of that root.
-func (w *World) follow(ctx context.Context, source Source, r Related, follows bool, depth int) error {
+func (w *RootState) follow(ctx context.Context, source Source, r Related, follows bool, depth int) error {
 	other, err := readAlone(ctx, source, r.Root, r.Type, w.State.Now)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (w *World) follow(ctx context.Context, source Source, r Related, follows bo
 
 // leads reports whether two roots follow each other, directly or through other roots, and this
 // root is the one that leads. In a cycle, the root with the first key leads.
-func (w *World) leads(ctx context.Context, source Source, other *World) (bool, error) {
+func (w *RootState) leads(ctx context.Context, source Source, other *RootState) (bool, error) {
 	own := keyOf(w.Root, w.Type)
 	if keyOf(other.Root, other.Type) < own {
 		return false, nil
@@ -161,7 +161,7 @@ func (w *World) leads(ctx context.Context, source Source, other *World) (bool, e
 		if !splitter.Follows(r.Root, r.Type.Scalable) {
 			continue
 		}
-		l, err := (&World{Root: r.Root, Type: r.Type}).leaders(ctx, source)
+		l, err := (&RootState{Root: r.Root, Type: r.Type}).leaders(ctx, source)
 		if err != nil {
 			return false, err
 		}
@@ -176,19 +176,19 @@ func (w *World) leads(ctx context.Context, source Source, other *World) (bool, e
 }
 
 // reread reads the leaves again after the division of the root has changed.
-func (w *World) reread(ctx context.Context, source Source) error {
+func (w *RootState) reread(ctx context.Context, source Source) error {
 	w.State.Leaves, w.Leaves = nil, nil
 	return w.readLeaves(ctx, source)
 }
 
 // IsAdapted reports whether the leaves differ between clusters in more than their replicas.
-func (w *World) IsAdapted() bool {
+func (w *RootState) IsAdapted() bool {
 	return len(w.named) > 0 || len(w.shares) > 0 && splitter.HasPortions(w.Type.GVK.GroupKind())
 }
 
 // Adapt changes a leaf for its cluster. References get the name that the object has in that
 // cluster. Numbers about a whole workload become the portion of the cluster.
-func (w *World) Adapt(leaf *unstructured.Unstructured, cluster string) {
+func (w *RootState) Adapt(leaf *unstructured.Unstructured, cluster string) {
 	if len(w.named) > 0 {
 		splitter.Retarget(leaf, func(r splitter.Reference) (string, bool) {
 			other, ok := w.named[r]

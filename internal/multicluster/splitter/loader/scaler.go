@@ -9,9 +9,9 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter"
 )
 
-// ReadScalers reads the autoscalers that refer to the root, for [World.Yield]. They affect the
+// ReadScalers reads the autoscalers that refer to the root, for [RootState.Yield]. They affect the
 // content of leaves, but not the division.
-func (w *World) ReadScalers(ctx context.Context, source Source) error {
+func (w *RootState) ReadScalers(ctx context.Context, source Source) error {
 	if !w.Type.Scalable || len(w.Problems) > 0 {
 		return nil
 	}
@@ -37,9 +37,9 @@ func (w *World) ReadScalers(ctx context.Context, source Source) error {
 // Yield returns the value of [workloadv1alpha1.YieldAnnotation] on the leaf in a cluster. It is
 // the value of the root. If an autoscaler of the kcp that refers to the root is in the cluster,
 // the replicas are added. They are not added if the root yields nothing.
-func (w *World) Yield(cluster string) string {
+func (w *RootState) Yield(cluster string) string {
 	said := w.Root.GetAnnotations()[workloadv1alpha1.YieldAnnotation]
-	isThere := func(scaler *World) bool {
+	isThere := func(scaler *RootState) bool {
 		leaf := scaler.Leaf(cluster)
 		return leaf != nil && leaf.GetDeletionTimestamp() == nil
 	}

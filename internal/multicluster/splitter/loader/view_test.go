@@ -150,7 +150,7 @@ func part(t *testing.T, root *unstructured.Unstructured, cluster string) *unstru
 	return leaf
 }
 
-func read(t *testing.T, s *shop, root *unstructured.Unstructured) *World {
+func read(t *testing.T, s *shop, root *unstructured.Unstructured) *RootState {
 	t.Helper()
 	w, err := Read(t.Context(), s, root, deployments, time.Unix(100, 0))
 	if err != nil {

@@ -32,10 +32,10 @@ func containers(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 		errs = append(errs, names.add(here.Child("name"), c.Name)...)
 		errs = append(errs, container(here, c, inVolumes)...)
 		const why = "init containers cannot serve ports, because they end before the containers start"
-		errs = append(errs, notHonoured(here.Child("ports"), len(c.Ports) > 0, why)...)
-		errs = append(errs, notHonoured(here.Child("livenessProbe"), c.LivenessProbe != nil, why)...)
-		errs = append(errs, notHonoured(here.Child("readinessProbe"), c.ReadinessProbe != nil, why)...)
-		errs = append(errs, notHonoured(here.Child("startupProbe"), c.StartupProbe != nil, why)...)
+		errs = append(errs, unsupported(here.Child("ports"), len(c.Ports) > 0, why)...)
+		errs = append(errs, unsupported(here.Child("livenessProbe"), c.LivenessProbe != nil, why)...)
+		errs = append(errs, unsupported(here.Child("readinessProbe"), c.ReadinessProbe != nil, why)...)
+		errs = append(errs, unsupported(here.Child("startupProbe"), c.StartupProbe != nil, why)...)
 	}
 	return errs
 }
@@ -116,7 +116,7 @@ func environment(at *field.Path, env []rik.EnvVar) field.ErrorList {
 		}
 		total += len(e.Name) + len(e.Value) + 2
 		if e.ValueFrom != nil {
-			errs = append(errs, notHonoured(here.Child("valueFrom"), e.Value != "", "must not be set together with value")...)
+			errs = append(errs, unsupported(here.Child("valueFrom"), e.Value != "", "must not be set together with value")...)
 			errs = append(errs, valueFrom(here.Child("valueFrom"), e.ValueFrom)...)
 		}
 	}
@@ -210,8 +210,8 @@ func security(at *field.Path, s *rik.Security) field.ErrorList {
 	errs = append(errs, capabilities(at.Child("dropCapabilities"), s.DropCapabilities, true)...)
 	if s.Privileged {
 		const why = "has no effect together with privileged"
-		errs = append(errs, notHonoured(at.Child("addCapabilities"), len(s.AddCapabilities) > 0, why)...)
-		errs = append(errs, notHonoured(at.Child("dropCapabilities"), len(s.DropCapabilities) > 0, why)...)
+		errs = append(errs, unsupported(at.Child("addCapabilities"), len(s.AddCapabilities) > 0, why)...)
+		errs = append(errs, unsupported(at.Child("dropCapabilities"), len(s.DropCapabilities) > 0, why)...)
 	}
 	return errs
 }

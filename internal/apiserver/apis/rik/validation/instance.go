@@ -22,7 +22,7 @@ func Instance(i *rik.Instance) field.ErrorList {
 	if i.Spec.Revision != "" {
 		errs = append(errs, label(specPath.Child("revision"), i.Spec.Revision)...)
 	}
-	errs = append(errs, notHonoured(specPath.Child("nodeName"), i.Spec.NodeName != "", "is set by the scheduler: use nodeSelector or affinity in the workload to choose a node")...)
+	errs = append(errs, unsupported(specPath.Child("nodeName"), i.Spec.NodeName != "", "is set by the scheduler: use nodeSelector or affinity in the workload to choose a node")...)
 	if len(i.Spec.Replaces) > 64 {
 		errs = append(errs, field.TooLong(specPath.Child("replaces"), "", 64))
 	}

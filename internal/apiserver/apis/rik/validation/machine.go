@@ -37,13 +37,13 @@ func isolation(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	if !virtual {
 		return errs
 	}
-	errs = append(errs, notHonoured(at.Child("hostNetwork"), t.HostNetwork, "a microVM cannot use the node's network")...)
+	errs = append(errs, unsupported(at.Child("hostNetwork"), t.HostNetwork, "a microVM cannot use the node's network")...)
 	if t.Kind != rik.KindPod {
 		return errs
 	}
-	errs = append(errs, notHonoured(at.Child("runtime"), t.Runtime != "", "a microVM does not use an OCI runtime")...)
+	errs = append(errs, unsupported(at.Child("runtime"), t.Runtime != "", "a microVM does not use an OCI runtime")...)
 	for i := range t.Volumes {
-		errs = append(errs, notHonoured(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "a microVM cannot use the node's files")...)
+		errs = append(errs, unsupported(at.Child("volumes").Index(i).Child("hostPath"), t.Volumes[i].HostPath != nil, "a microVM cannot use the node's files")...)
 	}
 	cpu := resource.Quantity{}
 	for i := range t.Containers {
@@ -60,7 +60,7 @@ func isolation(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 
 func unprivileged(at *field.Path, c *rik.Container) field.ErrorList {
 	set := c.Security != nil && c.Security.Privileged
-	return notHonoured(at.Child("security", "privileged"), set, "a microVM cannot have privileges on its node; addCapabilities adds capabilities in the guest")
+	return unsupported(at.Child("security", "privileged"), set, "a microVM cannot have privileges on its node; addCapabilities adds capabilities in the guest")
 }
 
 // processors rejects more processors than a microVM can have.
@@ -109,14 +109,14 @@ func execution(at *field.Path, e *rik.FunctionExecution) field.ErrorList {
 		errs = append(errs, field.Required(at, "rootfs or image is required"))
 	case e.Image != "":
 		errs = append(errs, image(at.Child("image"), e.Image)...)
-		errs = append(errs, notHonoured(at.Child("sha256"), e.SHA256 != "", "is allowed only with rootfs; an image has a digest")...)
+		errs = append(errs, unsupported(at.Child("sha256"), e.SHA256 != "", "is allowed only with rootfs; an image has a digest")...)
 	default:
 		// The node allows or rejects http. Warnings has a warning for it.
 		errs = append(errs, location(at.Child("rootfs"), e.Rootfs, "http", "https")...)
 		if e.SHA256 != "" && !sha256Pattern.MatchString(e.SHA256) {
 			errs = append(errs, field.Invalid(at.Child("sha256"), e.SHA256, "must be 64 lower-case hexadecimal digits"))
 		}
-		errs = append(errs, notHonoured(at.Child("args"), len(e.Args) > 0 && len(e.Command) == 0, "is required with rootfs, which does not name a program")...)
+		errs = append(errs, unsupported(at.Child("args"), len(e.Args) > 0 && len(e.Command) == 0, "is required with rootfs, which does not name a program")...)
 	}
 	errs = append(errs, command(at, e.Command, e.Args)...)
 	if e.WorkingDir != "" {

@@ -79,7 +79,7 @@ func toleration(at *field.Path, t *rik.Toleration) field.ErrorList {
 		errs = append(errs, field.Required(at.Child("key"), "is required, except with operator Exists"))
 	}
 	if t.Operator == rik.TolerationExists {
-		errs = append(errs, notHonoured(at.Child("value"), t.Value != "", "has no effect with operator Exists")...)
+		errs = append(errs, unsupported(at.Child("value"), t.Value != "", "has no effect with operator Exists")...)
 	}
 	errs = append(errs, messages(at.Child("value"), t.Value, validation.IsValidLabelValue(t.Value))...)
 	if t.Effect != "" {

@@ -41,17 +41,17 @@ func byKind(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	var errs field.ErrorList
 	if t.Kind != rik.KindPod {
 		why := "is allowed only for kind Pod"
-		errs = append(errs, notHonoured(at.Child("containers"), len(t.Containers) > 0, why)...)
-		errs = append(errs, notHonoured(at.Child("initContainers"), len(t.InitContainers) > 0, why)...)
-		errs = append(errs, notHonoured(at.Child("volumes"), len(t.Volumes) > 0, why)...)
-		errs = append(errs, notHonoured(at.Child("runtime"), t.Runtime != "", why)...)
+		errs = append(errs, unsupported(at.Child("containers"), len(t.Containers) > 0, why)...)
+		errs = append(errs, unsupported(at.Child("initContainers"), len(t.InitContainers) > 0, why)...)
+		errs = append(errs, unsupported(at.Child("volumes"), len(t.Volumes) > 0, why)...)
+		errs = append(errs, unsupported(at.Child("runtime"), t.Runtime != "", why)...)
 	} else {
 		errs = append(errs, volumes(at.Child("volumes"), t.Volumes)...)
 		errs = append(errs, containers(at, t)...)
 	}
 	switch {
 	case t.Kind != rik.KindFunction:
-		errs = append(errs, notHonoured(at.Child("function"), t.Function != nil, "is allowed only for kind Function")...)
+		errs = append(errs, unsupported(at.Child("function"), t.Function != nil, "is allowed only for kind Function")...)
 	case t.Function == nil:
 		errs = append(errs, field.Required(at.Child("function"), "is required for kind Function"))
 	default:
@@ -59,12 +59,12 @@ func byKind(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	}
 	switch {
 	case t.Kind != rik.KindApp:
-		errs = append(errs, notHonoured(at.Child("app"), t.App != nil, "is allowed only for kind App")...)
+		errs = append(errs, unsupported(at.Child("app"), t.App != nil, "is allowed only for kind App")...)
 	case t.App == nil:
 		errs = append(errs, field.Required(at.Child("app"), "is required for kind App"))
 	default:
 		errs = append(errs, app(at.Child("app"), t.App, t.HostNetwork)...)
-		errs = append(errs, notHonoured(at.Child("imagePullSecrets"), len(t.ImagePullSecrets) > 0, "is not allowed for kind App, which has no images")...)
+		errs = append(errs, unsupported(at.Child("imagePullSecrets"), len(t.ImagePullSecrets) > 0, "is not allowed for kind App, which has no images")...)
 	}
 	return errs
 }
@@ -74,12 +74,12 @@ func templateMetadata(at *field.Path, t *rik.InstanceTemplate) field.ErrorList {
 	errs := metav1validation.ValidateLabels(t.Labels, at.Child("labels"))
 	for _, reserved := range []string{rikv1alpha1.LabelWorkload, rikv1alpha1.LabelRevision, rikv1alpha1.LabelTenant} {
 		_, set := t.Labels[reserved]
-		errs = append(errs, notHonoured(at.Child("labels").Key(reserved), set, "is set by the server")...)
+		errs = append(errs, unsupported(at.Child("labels").Key(reserved), set, "is set by the server")...)
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.Annotations)) {
 		ours := strings.HasPrefix(key, rik.GroupName+"/") && key != rikv1alpha1.AnnotationRestartedAt
 		// Instances get these annotations, and the controller uses them.
-		errs = append(errs, notHonoured(at.Child("annotations").Key(key), ours, "is reserved for the system")...)
+		errs = append(errs, unsupported(at.Child("annotations").Key(key), ours, "is reserved for the system")...)
 	}
 	return append(errs, apivalidation.ValidateAnnotations(t.Annotations, at.Child("annotations"))...)
 }

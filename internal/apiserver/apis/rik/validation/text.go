@@ -68,8 +68,8 @@ func atMost(at *field.Path, count, most int) field.ErrorList {
 	return field.ErrorList{field.TooMany(at, count, most)}
 }
 
-// notHonoured rejects a field that would have no effect.
-func notHonoured(at *field.Path, set bool, why string) field.ErrorList {
+// unsupported rejects a field that would have no effect.
+func unsupported(at *field.Path, set bool, why string) field.ErrorList {
 	if !set {
 		return nil
 	}

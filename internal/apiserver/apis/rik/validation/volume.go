@@ -25,7 +25,7 @@ func volume(at *field.Path, v *rik.Volume) field.ErrorList {
 		sources++
 		here := at.Child("emptyDir", "sizeLimitBytes")
 		errs = append(errs, within(here, e.SizeLimitBytes, 0, int64(1)<<50)...)
-		errs = append(errs, notHonoured(here, e.SizeLimitBytes != 0 && !e.InMemory, "has an effect only with inMemory")...)
+		errs = append(errs, unsupported(here, e.SizeLimitBytes != 0 && !e.InMemory, "has an effect only with inMemory")...)
 	}
 	if v.ConfigMap != nil {
 		sources++

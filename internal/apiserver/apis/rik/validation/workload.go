@@ -84,8 +84,8 @@ func strategy(at *field.Path, s *rik.UpdateStrategy) field.ErrorList {
 	}
 	if s.Type == rik.Recreate {
 		const why = "has no effect with type Recreate"
-		errs = append(errs, notHonoured(at.Child("maxSurge"), s.MaxSurge != nil, why)...)
-		return append(errs, notHonoured(at.Child("maxUnavailable"), s.MaxUnavailable != nil, why)...)
+		errs = append(errs, unsupported(at.Child("maxSurge"), s.MaxSurge != nil, why)...)
+		return append(errs, unsupported(at.Child("maxUnavailable"), s.MaxUnavailable != nil, why)...)
 	}
 	errs = append(errs, share(at.Child("maxSurge"), s.MaxSurge, 1000)...)
 	errs = append(errs, share(at.Child("maxUnavailable"), s.MaxUnavailable, 100)...)

@@ -57,14 +57,14 @@ func awaitEntry(t *testing.T, path, what string, is func(auditv1.Event) bool) {
 	})
 }
 
-// TestStrangersCannotEraseTheAuditLog: requests without a credential use little space, however
+// TestUnauthenticatedRequestsCannotEraseTheAuditLog: requests without a credential use little space, however
 // many and long they are. They do not displace entries of users.
-func TestStrangersCannotEraseTheAuditLog(t *testing.T) {
+func TestUnauthenticatedRequestsCannotEraseTheAuditLog(t *testing.T) {
 	t.Parallel()
 	s := apitest.Start(t)
 	client := anonymousClient(t, s)
-	known := filepath.Join(s.DataDir, "audit.log")
-	strangers := audit.StrangersFile(known)
+	authenticated := filepath.Join(s.DataDir, "audit.log")
+	unauthenticated := audit.UnauthenticatedFile(authenticated)
 	for _, size := range []int{900_000, 60_000} {
 		for range 60 {
 			want := http.StatusUnauthorized
@@ -76,13 +76,13 @@ func TestStrangersCannotEraseTheAuditLog(t *testing.T) {
 			}
 		}
 	}
-	awaitEntry(t, strangers, "a request without a credential is recorded", func(e auditv1.Event) bool {
+	awaitEntry(t, unauthenticated, "a request without a credential is recorded", func(e auditv1.Event) bool {
 		return e.ResponseStatus != nil && e.ResponseStatus.Code == http.StatusUnauthorized && e.ObjectRef.Resource == "secrets"
 	})
-	if info, err := os.Stat(strangers); err != nil || info.Size() > 200<<10 {
+	if info, err := os.Stat(unauthenticated); err != nil || info.Size() > 200<<10 {
 		t.Errorf("the file of requests without a credential: %v, %v; want at most 200 KiB", info.Size(), err)
 	}
-	for _, e := range auditEntries(t, known) {
+	for _, e := range auditEntries(t, authenticated) {
 		if e.User.Username == "" || len(e.RequestURI) > 4096 {
 			t.Errorf("the audit log has an entry of %q with a URI of %d bytes", e.User.Username, len(e.RequestURI))
 		}
@@ -130,7 +130,7 @@ func TestIdleConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	const each = 20
 	s := apitest.Start(t, func(c *apiserver.Config) {
-		c.Connections = listener.NewConnections(listener.Budget{All: 200, Strangers: 100, StrangersEach: each}, c.Logger)
+		c.Connections = listener.NewConnections(listener.Budget{All: 200, Unauthenticated: 100, UnauthenticatedEach: each}, c.Logger)
 	})
 	address := strings.TrimPrefix(s.URL, "https://")
 	// from dials from its own address, like another machine.

@@ -9,17 +9,17 @@ import (
 	"k8s.io/kubectl/pkg/describe"
 )
 
-// honestWriter escapes text from users, clusters and nodes, such as annotations and messages, so
+// escapingWriter escapes text from users, clusters and nodes, such as annotations and messages, so
 // that it cannot imitate a line or a column of the description.
-type honestWriter struct{ describe.PrefixWriter }
+type escapingWriter struct{ describe.PrefixWriter }
 
 // Write implements describe.PrefixWriter.
-func (w honestWriter) Write(level int, format string, values ...any) {
+func (w escapingWriter) Write(level int, format string, values ...any) {
 	w.PrefixWriter.Write(level, format, printable(values)...)
 }
 
 // WriteLine implements describe.PrefixWriter.
-func (w honestWriter) WriteLine(values ...any) { w.PrefixWriter.WriteLine(printable(values)...) }
+func (w escapingWriter) WriteLine(values ...any) { w.PrefixWriter.WriteLine(printable(values)...) }
 
 func printable(values []any) []any {
 	out := make([]any, len(values))

@@ -24,9 +24,9 @@ import (
 
 var widgets = schema.GroupResource{Group: "example.org", Resource: "widgets"}
 
-// world executes plans as the controller and the API server do, in memory. It also adds what the
+// simulation executes plans as the controller and the API server do, in memory. It also adds what the
 // server adds: UIDs, storedVersions, and conditions of CRDs.
-type world struct {
+type simulation struct {
 	tb      testing.TB
 	state   State
 	objects []*unstructured.Unstructured
@@ -34,14 +34,14 @@ type world struct {
 	last    *Plan
 }
 
-func newWorld(tb testing.TB) *world {
+func newSimulation(tb testing.TB) *simulation {
 	tb.Helper()
-	return &world{tb: tb, state: State{Resource: widgets, Founded: map[string]time.Time{},
+	return &simulation{tb: tb, state: State{Resource: widgets, Founded: map[string]time.Time{},
 		Anchor: &metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: "kube-system", UID: "anchor"}}}
 }
 
 // settle makes passes until one changes nothing.
-func (w *world) settle() *Plan {
+func (w *simulation) settle() *Plan {
 	w.tb.Helper()
 	for range 20 {
 		before := w.picture()
@@ -55,7 +55,7 @@ func (w *world) settle() *Plan {
 }
 
 // picture returns everything that a pass may change.
-func (w *world) picture() string {
+func (w *simulation) picture() string {
 	data, err := json.Marshal([]any{w.state.Imports, w.state.Negotiated, w.state.CRD})
 	if err != nil {
 		w.tb.Fatal(err)
@@ -63,7 +63,7 @@ func (w *world) picture() string {
 	return string(data)
 }
 
-func (w *world) decide() *Plan {
+func (w *simulation) decide() *Plan {
 	w.tb.Helper()
 	w.state.Answers = Answers{}
 	for range 50 {
@@ -84,7 +84,7 @@ func (w *world) decide() *Plan {
 	return nil
 }
 
-func (w *world) stored() iter.Seq2[*unstructured.Unstructured, error] {
+func (w *simulation) stored() iter.Seq2[*unstructured.Unstructured, error] {
 	return func(yield func(*unstructured.Unstructured, error) bool) {
 		for _, o := range w.objects {
 			if !yield(o, nil) {
@@ -94,7 +94,7 @@ func (w *world) stored() iter.Seq2[*unstructured.Unstructured, error] {
 	}
 }
 
-func (w *world) pass() {
+func (w *simulation) pass() {
 	w.tb.Helper()
 	p := w.decide()
 	w.last = p
@@ -109,14 +109,14 @@ func (w *world) pass() {
 			n.UID = w.uid()
 		}
 		negotiated = append(negotiated, n)
-		for _, verdict := range v.Verdicts {
-			w.statusOf(verdict)
+		for _, result := range v.ImportResults {
+			w.statusOf(result)
 		}
 	}
 	for i := range p.Versions {
 		if p.Versions[i].Want == nil {
-			for _, verdict := range p.Versions[i].Verdicts {
-				w.statusOf(verdict)
+			for _, result := range p.Versions[i].ImportResults {
+				w.statusOf(result)
 			}
 		}
 	}
@@ -124,15 +124,15 @@ func (w *world) pass() {
 	w.writeCRD(p.CRD)
 }
 
-func (w *world) statusOf(verdict Verdict) {
+func (w *simulation) statusOf(result ImportResult) {
 	for _, i := range w.state.Imports {
-		if i.Name == verdict.Import.Name {
-			i.Status = *verdict.Status.DeepCopy()
+		if i.Name == result.Import.Name {
+			i.Status = *result.Status.DeepCopy()
 		}
 	}
 }
 
-func (w *world) writeCRD(change CRDChange) {
+func (w *simulation) writeCRD(change CRDChange) {
 	switch change.Action {
 	case CRDCreate, CRDUpdate:
 		crd := change.CRD.DeepCopy()
@@ -164,29 +164,29 @@ func (w *world) writeCRD(change CRDChange) {
 	}
 }
 
-func (w *world) uid() types.UID {
+func (w *simulation) uid() types.UID {
 	w.uids++
 	return types.UID(fmt.Sprintf("uid-%d", w.uids))
 }
 
 // offer adds an import, or replaces the one of the same version and location.
-func (w *world) offer(i *apiresourcev1alpha1.APIResourceImport) {
+func (w *simulation) offer(i *apiresourcev1alpha1.APIResourceImport) {
 	w.withdraw(i.Spec.Location, i.Spec.GroupVersion.Version)
 	w.state.Imports = append(w.state.Imports, i.DeepCopy())
 }
 
 // withdraw removes an import.
-func (w *world) withdraw(location, version string) {
+func (w *simulation) withdraw(location, version string) {
 	w.state.Imports = slices.DeleteFunc(w.state.Imports, func(i *apiresourcev1alpha1.APIResourceImport) bool {
 		return i.Spec.Location == location && i.Spec.GroupVersion.Version == version
 	})
 }
 
-func (w *world) publish(version string, publish bool) {
+func (w *simulation) publish(version string, publish bool) {
 	w.negotiated(version).Spec.Publish = publish
 }
 
-func (w *world) negotiated(version string) *apiresourcev1alpha1.NegotiatedAPIResource {
+func (w *simulation) negotiated(version string) *apiresourcev1alpha1.NegotiatedAPIResource {
 	w.tb.Helper()
 	for _, n := range w.state.Negotiated {
 		if n.Spec.GroupVersion.Version == version {
@@ -198,7 +198,7 @@ func (w *world) negotiated(version string) *apiresourcev1alpha1.NegotiatedAPIRes
 }
 
 // store stores an object with a spec.
-func (w *world) store(name string, spec map[string]any) {
+func (w *simulation) store(name string, spec map[string]any) {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetAPIVersion("example.org/v1")
 	o.SetKind("Widget")
@@ -209,7 +209,7 @@ func (w *world) store(name string, spec map[string]any) {
 
 // check compares the conditions of a version and of its imports, in the form "Published=True
 // InUse=True" and "a: Compatible=True".
-func (w *world) check(version string, want string, imports ...string) {
+func (w *simulation) check(version string, want string, imports ...string) {
 	w.tb.Helper()
 	if got := conditionsOf(w.negotiated(version).Status.Conditions); got != want {
 		w.tb.Errorf("conditions of the negotiated %s = %q, want %q", version, got, want)
@@ -251,7 +251,7 @@ func fields(tb testing.TB, spec *apiresourcev1alpha1.CommonAPIResourceSpec) []st
 	return slices.Sorted(maps.Keys(props.Properties["spec"].Properties))
 }
 
-func (w *world) checkFields(version string, want ...string) {
+func (w *simulation) checkFields(version string, want ...string) {
 	w.tb.Helper()
 	if diff := cmp.Diff(want, fields(w.tb, &w.negotiated(version).Spec.CommonAPIResourceSpec)); diff != "" {
 		w.tb.Errorf("fields of the negotiated %s (-want +got):\n%s", version, diff)
@@ -259,7 +259,7 @@ func (w *world) checkFields(version string, want ...string) {
 }
 
 // served returns the versions of the CRD, and marks the storage version.
-func (w *world) served() []string {
+func (w *simulation) served() []string {
 	if w.state.CRD == nil {
 		return nil
 	}
@@ -274,7 +274,7 @@ func (w *world) served() []string {
 	return out
 }
 
-func (w *world) checkServed(want ...string) {
+func (w *simulation) checkServed(want ...string) {
 	w.tb.Helper()
 	if diff := cmp.Diff(want, w.served()); diff != "" {
 		w.tb.Errorf("versions of the CRD (-want +got):\n%s", diff)
@@ -340,8 +340,8 @@ const (
 )
 
 // agreed returns the results of negotiation for a version, without values that differ between two
-// worlds with the same history.
-func agreed(w *world, version string) (*apiresourcev1alpha1.NegotiatedAPIResource, map[string]apiresourcev1alpha1.APIResourceImportStatus) {
+// simulations with the same history.
+func agreed(w *simulation, version string) (*apiresourcev1alpha1.NegotiatedAPIResource, map[string]apiresourcev1alpha1.APIResourceImportStatus) {
 	statuses := map[string]apiresourcev1alpha1.APIResourceImportStatus{}
 	for _, i := range w.state.Imports {
 		if i.Spec.GroupVersion.Version == version {

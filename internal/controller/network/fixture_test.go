@@ -13,8 +13,8 @@ import (
 	"rik.dev/rik/internal/controller/index"
 )
 
-// world is a table over views that a test fills like watches do. It is used by one goroutine.
-type world struct {
+// fixture is a table over views that a test fills like watches do. It is used by one goroutine.
+type fixture struct {
 	t         testing.TB
 	nodes     *index.Objects[*rikv1alpha1.Node]
 	workloads *index.Objects[*rikv1alpha1.Workload]
@@ -30,12 +30,12 @@ type world struct {
 	version        int
 }
 
-func newWorld(t testing.TB, o Options) *world {
+func newFixture(t testing.TB, o Options) *fixture {
 	s, err := o.Parse()
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{
+	w := &fixture{
 		t: t, nodes: index.NewObjects[*rikv1alpha1.Node](), workloads: index.NewObjects[*rikv1alpha1.Workload](),
 		revisions: index.NewObjects[*rikv1alpha1.WorkloadRevision](), instances: index.NewInstances(), silent: map[string]bool{},
 	}
@@ -51,7 +51,7 @@ func newWorld(t testing.TB, o Options) *world {
 	return w
 }
 
-func (w *world) meta(namespace, name string) metav1.ObjectMeta {
+func (w *fixture) meta(namespace, name string) metav1.ObjectMeta {
 	w.version++
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, UID: types.UID(name), ResourceVersion: strconv.Itoa(w.version),
@@ -60,13 +60,13 @@ func (w *world) meta(namespace, name string) metav1.ObjectMeta {
 }
 
 // bump gives a changed object its next version.
-func (w *world) bump(m *metav1.ObjectMeta) {
+func (w *fixture) bump(m *metav1.ObjectMeta) {
 	w.version++
 	m.ResourceVersion = strconv.Itoa(w.version)
 }
 
 // node creates a node with an address and its allocated range.
-func (w *world) node(name, address string) *rikv1alpha1.Node {
+func (w *fixture) node(name, address string) *rikv1alpha1.Node {
 	n := &rikv1alpha1.Node{ObjectMeta: w.meta("", name)}
 	n.Status.Info.InternalAddress = address
 	n.Status.Conditions = []metav1.Condition{{Type: rikv1alpha1.NodeReady, Status: metav1.ConditionTrue}}
@@ -75,7 +75,7 @@ func (w *world) node(name, address string) *rikv1alpha1.Node {
 	return n
 }
 
-func (w *world) changeNode(n *rikv1alpha1.Node, change func(*rikv1alpha1.Node)) *rikv1alpha1.Node {
+func (w *fixture) changeNode(n *rikv1alpha1.Node, change func(*rikv1alpha1.Node)) *rikv1alpha1.Node {
 	n = n.DeepCopy()
 	change(n)
 	w.bump(&n.ObjectMeta)
@@ -85,7 +85,7 @@ func (w *world) changeNode(n *rikv1alpha1.Node, change func(*rikv1alpha1.Node)) 
 
 // reconcile sets the addresses that a workload should have, as its reconciler does, and returns
 // the problem.
-func (w *world) reconcile(o *rikv1alpha1.Workload) (*rikv1alpha1.Workload, string) {
+func (w *fixture) reconcile(o *rikv1alpha1.Workload) (*rikv1alpha1.Workload, string) {
 	o = o.DeepCopy()
 	var problem string
 	o.Status.Addresses, problem = w.addresses.Of(o)
@@ -94,7 +94,7 @@ func (w *world) reconcile(o *rikv1alpha1.Workload) (*rikv1alpha1.Workload, strin
 	return o, problem
 }
 
-func (w *world) workload(name string, ports ...rikv1alpha1.Port) *rikv1alpha1.Workload {
+func (w *fixture) workload(name string, ports ...rikv1alpha1.Port) *rikv1alpha1.Workload {
 	o := &rikv1alpha1.Workload{ObjectMeta: w.meta("ns", name)}
 	o.Spec.Containers = []rikv1alpha1.Container{{Name: "main", Ports: ports}}
 	w.workloads.Observe(o)
@@ -106,7 +106,7 @@ func (w *world) workload(name string, ports ...rikv1alpha1.Port) *rikv1alpha1.Wo
 }
 
 // instance creates a running and ready instance of a workload.
-func (w *world) instance(workload, name, node, address string) *rikv1alpha1.Instance {
+func (w *fixture) instance(workload, name, node, address string) *rikv1alpha1.Instance {
 	in := &rikv1alpha1.Instance{ObjectMeta: w.meta("ns", name)}
 	in.Spec = rikv1alpha1.InstanceSpec{Workload: workload, Revision: workload + "-1", NodeName: node}
 	in.Status = rikv1alpha1.InstanceStatus{Phase: rikv1alpha1.InstanceRunning, Ready: true, Address: address}
@@ -114,7 +114,7 @@ func (w *world) instance(workload, name, node, address string) *rikv1alpha1.Inst
 	return in
 }
 
-func (w *world) change(in *rikv1alpha1.Instance, change func(*rikv1alpha1.Instance)) *rikv1alpha1.Instance {
+func (w *fixture) change(in *rikv1alpha1.Instance, change func(*rikv1alpha1.Instance)) *rikv1alpha1.Instance {
 	in = in.DeepCopy()
 	change(in)
 	w.bump(&in.ObjectMeta)
@@ -122,7 +122,7 @@ func (w *world) change(in *rikv1alpha1.Instance, change func(*rikv1alpha1.Instan
 	return in
 }
 
-func (w *world) remove(in *rikv1alpha1.Instance) {
+func (w *fixture) remove(in *rikv1alpha1.Instance) {
 	in = in.DeepCopy()
 	w.bump(&in.ObjectMeta)
 	w.instances.Remove(in)

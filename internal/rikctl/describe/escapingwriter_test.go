@@ -11,8 +11,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-// TestDescriptionsAreNotForged checks that foreign text adds no line, no column and no color.
-func TestDescriptionsAreNotForged(t *testing.T) {
+// TestForeignTextCannotForgeADescription checks that foreign text adds no line, no column and no color.
+func TestForeignTextCannotForgeADescription(t *testing.T) {
 	t.Parallel()
 	const forged = "x\nStatus:\tRunning\r\x1b[31m\u2028\u202e"
 	meta := metav1.ObjectMeta{Name: "n", Annotations: map[string]string{"a": forged}, Labels: map[string]string{"b": "c"}}

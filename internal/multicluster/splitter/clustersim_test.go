@@ -10,12 +10,12 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// start is the time at which every world starts.
+// start is the time at which every clusterSim starts.
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// world is a State with simulated clusters in which replicas start and stop. The State learns
+// clusterSim is a State with simulated clusters in which replicas start and stop. The State learns
 // what runs only from reports.
-type world struct {
+type clusterSim struct {
 	State
 	downstream map[string]*downstream
 	// cut contains the disconnected clusters. They receive and report nothing.
@@ -41,9 +41,9 @@ func newPolicy(tb testing.TB, p workloadv1alpha1.PlacementPolicy) Policy {
 	return policy
 }
 
-// newWorld returns a world with ready clusters and a root with a number of replicas.
-func newWorld(tb testing.TB, p workloadv1alpha1.PlacementPolicy, replicas int32, clusters ...string) *world {
-	w := &world{downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
+// newClusterSim returns a clusterSim with ready clusters and a root with a number of replicas.
+func newClusterSim(tb testing.TB, p workloadv1alpha1.PlacementPolicy, replicas int32, clusters ...string) *clusterSim {
+	w := &clusterSim{downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
 	w.Root = Root{Name: "web", Replicas: replicas}
 	w.Policy = newPolicy(tb, p)
 	w.Now = start
@@ -62,7 +62,7 @@ func surgeOf(n int) *intstr.IntOrString {
 	return &s
 }
 
-func (w *world) cluster(name string) *Cluster {
+func (w *clusterSim) cluster(name string) *Cluster {
 	i := slices.IndexFunc(w.Clusters, func(c Cluster) bool { return c.Name == name })
 	if i < 0 {
 		panic("no cluster " + name)
@@ -70,11 +70,11 @@ func (w *world) cluster(name string) *Cluster {
 	return &w.Clusters[i]
 }
 
-func (w *world) remove(name string) {
+func (w *clusterSim) remove(name string) {
 	w.Clusters = slices.DeleteFunc(w.Clusters, func(c Cluster) bool { return c.Name == name })
 }
 
-func (w *world) leaf(name string) *Leaf {
+func (w *clusterSim) leaf(name string) *Leaf {
 	if i := slices.IndexFunc(w.Leaves, func(l Leaf) bool { return l.Cluster == name }); i >= 0 {
 		return &w.Leaves[i]
 	}
@@ -82,7 +82,7 @@ func (w *world) leaf(name string) *Leaf {
 }
 
 // apply writes a decision, or only some of its changes.
-func (w *world) apply(r Result, changes []Change) {
+func (w *clusterSim) apply(r Result, changes []Change) {
 	w.Progress = r.Progress
 	for _, c := range changes {
 		l := w.leaf(c.Cluster)
@@ -106,22 +106,22 @@ func (w *world) apply(r Result, changes []Change) {
 	}
 }
 
-func (w *world) isGone(name string) bool {
+func (w *clusterSim) isGone(name string) bool {
 	return !slices.ContainsFunc(w.Clusters, func(c Cluster) bool { return c.Name == name })
 }
 
-func (w *world) forget(name string) {
+func (w *clusterSim) forget(name string) {
 	w.Leaves = slices.DeleteFunc(w.Leaves, func(l Leaf) bool { return l.Cluster == name })
 }
 
 // split decides and applies all changes.
-func (w *world) split() Result {
+func (w *clusterSim) split() Result {
 	w.last = Split(w.State)
 	w.apply(w.last, w.last.Changes)
 	return w.last
 }
 
-func (w *world) down(name string) *downstream {
+func (w *clusterSim) down(name string) *downstream {
 	if w.downstream[name] == nil {
 		w.downstream[name] = &downstream{}
 	}
@@ -129,7 +129,7 @@ func (w *world) down(name string) *downstream {
 }
 
 // deliver sends the current leaf to its cluster.
-func (w *world) deliver(name string) {
+func (w *clusterSim) deliver(name string) {
 	if _, cut := w.cut[name]; cut || w.isGone(name) {
 		return
 	}
@@ -142,7 +142,7 @@ func (w *world) deliver(name string) {
 }
 
 // run lets a cluster start or stop at most n replicas, and makes the running ones ready.
-func (w *world) run(name string, n int32) {
+func (w *clusterSim) run(name string, n int32) {
 	d := w.down(name)
 	d.running += max(min(d.want-d.running, n), -n)
 	d.ready = min(d.ready, d.running)
@@ -152,7 +152,7 @@ func (w *world) run(name string, n int32) {
 }
 
 // report updates the State with what runs in a cluster.
-func (w *world) report(name string) {
+func (w *clusterSim) report(name string) {
 	l := w.leaf(name)
 	if _, cut := w.cut[name]; cut || l == nil || w.isGone(name) {
 		return
@@ -166,7 +166,7 @@ func (w *world) report(name string) {
 }
 
 // settle lets everything happen at once, until nothing changes any more.
-func (w *world) settle(tb interface{ Fatalf(string, ...any) }) Result {
+func (w *clusterSim) settle(tb interface{ Fatalf(string, ...any) }) Result {
 	for range 200 {
 		r := w.split()
 		before := slices.Clone(w.Leaves)
@@ -184,7 +184,7 @@ func (w *world) settle(tb interface{ Fatalf(string, ...any) }) Result {
 }
 
 // names returns the names of all current and removed clusters.
-func (w *world) names() []string {
+func (w *clusterSim) names() []string {
 	var names []string
 	for _, c := range w.Clusters {
 		names = append(names, c.Name)
@@ -197,7 +197,7 @@ func (w *world) names() []string {
 }
 
 // parts returns the replicas in the leaves.
-func (w *world) parts() map[string]int32 {
+func (w *clusterSim) parts() map[string]int32 {
 	parts := map[string]int32{}
 	for _, l := range w.Leaves {
 		if !l.Deleting {
@@ -208,7 +208,7 @@ func (w *world) parts() map[string]int32 {
 }
 
 // lose disconnects a cluster.
-func (w *world) lose(name string) {
+func (w *clusterSim) lose(name string) {
 	c := w.cluster(name)
 	c.Ready, c.Since, c.Silent = false, w.Now, w.Now
 	w.cut[name] = w.Now
@@ -216,7 +216,7 @@ func (w *world) lose(name string) {
 
 // back connects a cluster again. Its syncer delivers what is wanted before the fence, if there is
 // one, lets replicas start again.
-func (w *world) back(name string) {
+func (w *clusterSim) back(name string) {
 	c := w.cluster(name)
 	c.Ready, c.Since, c.Silent = true, w.Now, time.Time{}
 	delete(w.cut, name)

@@ -16,14 +16,14 @@ import (
 	"rik.dev/rik/internal/multicluster/terminal"
 )
 
-// disown removes the status that a cluster has reported from an object that is sent only to
+// clearStatus removes the status that a cluster has reported from an object that is sent only to
 // Clusters that do not exist. That status may be out of date, and no syncer would ever change it.
 // An object that was handled before has the same version, and is not read again.
-func (c *Controller) disown(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata) error {
+func (c *Controller) clearStatus(ctx context.Context, gvr schema.GroupVersionResource, object *metav1.PartialObjectMetadata) error {
 	if gvr.GroupResource() == corev1.Resource("persistentvolumeclaims") {
 		return nil // its status records where data is, which other clusters need
 	}
-	if c.disowned[object.UID] == object.ResourceVersion {
+	if c.cleared[object.UID] == object.ResourceVersion {
 		return nil
 	}
 	objects := c.dynamic.Resource(gvr).Namespace(object.Namespace)
@@ -42,7 +42,7 @@ func (c *Controller) disown(ctx context.Context, gvr schema.GroupVersionResource
 		}
 	}
 	if version != "" {
-		c.disowned[object.UID] = version
+		c.cleared[object.UID] = version
 	}
 	return nil
 }

@@ -15,38 +15,38 @@ import (
 	"rik.dev/rik/internal/multicluster/splitter/loader"
 )
 
-// rehearsal describes all steps of one root until no more follow.
-type rehearsal struct {
+// simulation describes all steps of one root until no more follow.
+type simulation struct {
 	Division
 	// EndUnplaced is the number of replicas that no cluster accepts at the end.
 	EndUnplaced int32 `json:"endUnplaced"`
 	// Steps are the decisions until the end. AtRest is false if there are more than were
 	// computed. The end is then the state after the last computed step.
-	Steps  []rehearsalStep `json:"steps,omitempty"`
-	AtRest bool            `json:"atRest"`
+	Steps  []simulationStep `json:"steps,omitempty"`
+	AtRest bool             `json:"atRest"`
 }
 
-// rehearsalStep is one decision. Between two steps, the clusters execute the first one.
-type rehearsalStep struct {
-	At      metav1.Time       `json:"at"`
-	Changes []rehearsalChange `json:"changes"`
+// simulationStep is one decision. Between two steps, the clusters execute the first one.
+type simulationStep struct {
+	At      metav1.Time        `json:"at"`
+	Changes []simulationChange `json:"changes"`
 }
 
-// rehearsalChange is the effect of a step on one leaf.
-type rehearsalChange struct {
+// simulationChange is the effect of a step on one leaf.
+type simulationChange struct {
 	Action  string `json:"action"`
 	Cluster string `json:"cluster"`
 	From    int32  `json:"from"`
 	To      int32  `json:"to"`
 }
 
-// rehearsed describes a rehearsal. r is nil if the root's annotations or Placements have
+// describeSimulation describes a simulation. r is nil if the root's annotations or Placements have
 // problems.
-func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
+func describeSimulation(w *loader.RootState, r *splitter.Simulation) simulation {
 	if r == nil {
-		return rehearsal{Division: describeRoot(w), AtRest: true}
+		return simulation{Division: describeRoot(w), AtRest: true}
 	}
-	out := rehearsal{Division: explained(w, r.First), EndUnplaced: r.Last.Unplaced, AtRest: r.AtRest}
+	out := simulation{Division: explained(w, r.First), EndUnplaced: r.Last.Unplaced, AtRest: r.AtRest}
 	ends := map[string]*shareEnd{}
 	for _, s := range r.Last.Explanation.Clusters {
 		ends[s.Cluster] = &shareEnd{string(s.Standing), s.Has, reasonsOf(s.Reasons)}
@@ -63,9 +63,9 @@ func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 		}
 	}
 	for _, s := range r.Steps {
-		step := rehearsalStep{At: metav1.NewTime(s.At)}
+		step := simulationStep{At: metav1.NewTime(s.At)}
 		for _, c := range s.Changes {
-			step.Changes = append(step.Changes, rehearsalChange{string(c.Action), c.Cluster, c.From, c.To})
+			step.Changes = append(step.Changes, simulationChange{string(c.Action), c.Cluster, c.From, c.To})
 		}
 		out.Steps = append(out.Steps, step)
 	}
@@ -73,7 +73,7 @@ func rehearsed(w *loader.World, r *splitter.Rehearsal) rehearsal {
 }
 
 // Ends returns the parts at the end.
-func (r *rehearsal) Ends() map[string]int32 {
+func (r *simulation) Ends() map[string]int32 {
 	out := map[string]int32{}
 	for i := range r.Clusters {
 		if s := &r.Clusters[i]; s.End != nil && s.End.Has > 0 {
@@ -94,13 +94,13 @@ func (d *Division) parts() map[string]int32 {
 	return out
 }
 
-// sameEnd reports whether two rehearsals of a root have the same end.
-func sameEnd(a, b *rehearsal) bool {
+// sameEnd reports whether two simulations of a root have the same end.
+func sameEnd(a, b *simulation) bool {
 	return a.EndUnplaced == b.EndUnplaced && maps.Equal(a.Ends(), b.Ends()) && slices.Equal(a.Problems, b.Problems)
 }
 
 // takes returns the time until the last step, assuming that only waiting times take time.
-func (r *rehearsal) takes(now time.Time) time.Duration {
+func (r *simulation) takes(now time.Time) time.Duration {
 	if len(r.Steps) == 0 {
 		return 0
 	}
@@ -109,7 +109,7 @@ func (r *rehearsal) takes(now time.Time) time.Duration {
 
 // rolledOut returns the clusters in which a part stays but is rolled out again, because fields
 // of the root that its leaves copy have changed.
-func rolledOut(before *unstructured.Unstructured, w *loader.World, r *rehearsal) ([]string, error) {
+func rolledOut(before *unstructured.Unstructured, w *loader.RootState, r *simulation) ([]string, error) {
 	var clusters []string
 	ends := r.Ends()
 	for _, cluster := range slices.Sorted(maps.Keys(r.parts())) {
@@ -132,7 +132,7 @@ func rolledOut(before *unstructured.Unstructured, w *loader.World, r *rehearsal)
 }
 
 // template returns a root's leaf without its part.
-func template(root *unstructured.Unstructured, cluster string, w *loader.World) (map[string]any, error) {
+func template(root *unstructured.Unstructured, cluster string, w *loader.RootState) (map[string]any, error) {
 	var part *int32
 	if w.Division == workloadv1alpha1.DivideReplicas {
 		part = new(int32)

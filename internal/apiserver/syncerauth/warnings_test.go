@@ -14,9 +14,9 @@ import (
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 )
 
-// TestDoubts: a user who sends an object to a Cluster that does not exist, or that does not
+// TestWarnings: a user who sends an object to a Cluster that does not exist, or that does not
 // accept its type, receives a warning.
-func TestDoubts(t *testing.T) {
+func TestWarnings(t *testing.T) {
 	t.Parallel()
 	east := &unstructured.Unstructured{Object: map[string]any{"status": map[string]any{"syncedResources": []any{"configmaps"}}}}
 	east.SetAPIVersion(workloadv1alpha1.SchemeGroupVersion.String())
@@ -46,9 +46,9 @@ func TestDoubts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "team", "x", schema.GroupVersionResource{Version: "v1", Resource: tc.resource}, "", admission.Create, nil, false, nil)
-			got := strings.Join(p.doubts(t.Context(), a, &metav1.ObjectMeta{Labels: tc.before}, &metav1.ObjectMeta{Labels: tc.now}), "; ")
+			got := strings.Join(p.warnings(t.Context(), a, &metav1.ObjectMeta{Labels: tc.before}, &metav1.ObjectMeta{Labels: tc.now}), "; ")
 			if (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
-				t.Errorf("doubts() = %q, want %q", got, tc.want)
+				t.Errorf("warnings() = %q, want %q", got, tc.want)
 			}
 		})
 	}

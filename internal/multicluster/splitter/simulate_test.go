@@ -9,46 +9,46 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestRehearsalIsWhatHappens compares a rehearsal with the result of a simulated world. In that
-// world, clusters receive changes late, start and stop their replicas one after another, and
+// TestSimulationMatchesSimulatedClusters compares a simulation with a random clusterSim. In that
+// one, clusters receive changes late, start and stop their replicas one after another, and
 // report late. The splitter stops between any two writes.
-func TestRehearsalIsWhatHappens(t *testing.T) {
+func TestSimulationMatchesSimulatedClusters(t *testing.T) {
 	t.Parallel()
 	policies := drawPolicies(t, 6, nil)
 	for i := range cases(100_000) {
-		d := newDice(6, i)
+		d := newRandom(6, i)
 		st := drawState(d, policies)
 		// A deleted leaf whose cluster was removed is gone at once.
 		st.Leaves = slices.DeleteFunc(st.Leaves, func(l Leaf) bool { return l.Deleting && st.clusterOf(l.Cluster) == nil })
 		calm := i%2 == 0
 		if calm {
-			beCalm(st.Leaves)
+			runLeaves(st.Leaves)
 		}
 		before := slices.Clone(st.Leaves)
-		r := Rehearse(st)
+		r := Simulate(st)
 		if !slices.Equal(st.Leaves, before) {
 			t.Fatalf("case %d: the state was changed: %v, then %v", i, before, st.Leaves)
 		}
 		if !r.AtRest {
 			t.Fatalf("case %d: no rest: %+v\n%s", i, st, r.Last.Explanation)
 		}
-		w := worldOf(st)
+		w := clusterSimOf(st)
 		w.live(t, d, calm)
 		if diff := cmp.Diff(shares(r.Last), shares(w.last)); diff != "" {
-			t.Fatalf("case %d: %+v\nrehearsed %s\nwhat happened %s\n(-rehearsed +happened):\n%s",
+			t.Fatalf("case %d: %+v\nrehearsed %s\nwhat happened %s\n(-simulated +happened):\n%s",
 				i, st, r.Last.Explanation, w.last.Explanation, diff)
 		}
-		if left := short(r); left != "" && len(worldOf(st).cut) == 0 {
+		if left := short(r); left != "" && len(clusterSimOf(st).cut) == 0 {
 			t.Fatalf("case %d: all clusters answer, and %s at rest: %+v\n%s", i, left, st, r.Last.Explanation)
 		}
 		if w.last.Unplaced != r.Last.Unplaced {
-			t.Fatalf("case %d: %d are unplaced, rehearsed %d", i, w.last.Unplaced, r.Last.Unplaced)
+			t.Fatalf("case %d: %d are unplaced, simulated %d", i, w.last.Unplaced, r.Last.Unplaced)
 		}
 	}
 }
 
-// beCalm lets the clusters run exactly what their leaves ask for.
-func beCalm(leaves []Leaf) {
+// runLeaves lets the clusters run exactly what their leaves ask for.
+func runLeaves(leaves []Leaf) {
 	for i := range leaves {
 		l := &leaves[i]
 		l.Running, l.Ready, l.AtMost, l.Settled = l.Replicas, l.Replicas, l.Replicas, true
@@ -68,7 +68,7 @@ func shares(r Result) map[string]int32 {
 }
 
 // short returns the name of a cluster whose part at rest differs from its share.
-func short(r Rehearsal) string {
+func short(r Simulation) string {
 	for _, s := range r.Last.Explanation.Clusters {
 		if slices.ContainsFunc(s.Reasons, func(r Reason) bool { return r.Code == DataLeft }) {
 			return "" // the user has to decide
@@ -80,9 +80,9 @@ func short(r Rehearsal) string {
 	return ""
 }
 
-// worldOf returns a world that starts in a given state.
-func worldOf(st State) *world {
-	w := &world{State: st, downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
+// clusterSimOf returns a clusterSim that starts in a given state.
+func clusterSimOf(st State) *clusterSim {
+	w := &clusterSim{State: st, downstream: map[string]*downstream{}, cut: map[string]time.Time{}, broken: map[string]bool{}}
 	w.Leaves = slices.Clone(st.Leaves)
 	for _, c := range w.Clusters {
 		if !c.Ready || !c.Serves || c.Removing {
@@ -96,7 +96,7 @@ func worldOf(st State) *world {
 }
 
 // live applies events in random order until nothing changes any more. Only then does time pass.
-func (w *world) live(t *testing.T, d dice, late bool) {
+func (w *clusterSim) live(t *testing.T, d random, late bool) {
 	t.Helper()
 	for range 1_000 {
 		for n := d.IntN(6); late && n > 0; n-- {
@@ -112,7 +112,7 @@ func (w *world) live(t *testing.T, d dice, late bool) {
 }
 
 // happen applies one random event to one cluster, or a part of a decision.
-func (w *world) happen(d dice) {
+func (w *clusterSim) happen(d random) {
 	all := w.names()
 	if len(all) == 0 {
 		return
@@ -131,19 +131,19 @@ func (w *world) happen(d dice) {
 	}
 }
 
-// BenchmarkRehearse rehearses the loss of one of a hundred clusters. This is the work for each
+// BenchmarkSimulate simulates the loss of one of a hundred clusters. This is the work for each
 // root.
-func BenchmarkRehearse(b *testing.B) {
+func BenchmarkSimulate(b *testing.B) {
 	var clusters []string
 	for i := range 100 {
 		clusters = append(clusters, fmt.Sprintf("cluster-%02d", i))
 	}
-	w := newWorld(b, policy{}, 1_000, clusters...)
+	w := newClusterSim(b, policy{}, 1_000, clusters...)
 	w.settle(b)
 	w.lose("cluster-42")
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := Rehearse(w.State); !r.AtRest {
+		if r := Simulate(w.State); !r.AtRest {
 			b.Fatal("no rest")
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// TestHarm tests the questions before a change of a CRD.
-func TestHarm(t *testing.T) {
+// TestBreaks tests the questions before a change of a CRD.
+func TestBreaks(t *testing.T) {
 	t.Parallel()
 	of := func(properties string) *apiextensionsv1.CustomResourceDefinition {
 		return byHand(t, widget("", properties))

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// maxRounds limits the rounds of a rehearsal. It is far more than moves in steps of a few
+// maxRounds limits the rounds of a simulation. It is far more than moves in steps of a few
 // replicas need.
 const maxRounds = 10_000
 
-// Rehearsal is the path of a state to rest. It assumes that nothing else happens, and that every
+// Simulation is the path of a state to rest. It assumes that nothing else happens, and that every
 // reachable cluster does what is wanted.
-type Rehearsal struct {
+type Simulation struct {
 	// First is the decision in the given state, and Last is the decision at rest.
 	First, Last Result
 	// Steps are the decisions that change something, in order.
@@ -19,24 +19,24 @@ type Rehearsal struct {
 	// Final is the state at rest. Its Now is the time of the last step, on the assumption that
 	// only the waiting times of the policy take time.
 	Final State
-	// AtRest is true if the rehearsal reached the end. It stops early if moves take too many
+	// AtRest is true if the simulation reached the end. It stops early if moves take too many
 	// steps.
 	AtRest bool
 }
 
-// Step is one decision of a [Rehearsal].
+// Step is one decision of a [Simulation].
 type Step struct {
 	At      time.Time
 	Changes []Change
 }
 
-// Rehearse applies the decisions of [Split] to a state until it is at rest. Clusters that are
+// Simulate applies the decisions of [Split] to a state until it is at rest. Clusters that are
 // ready run what is wanted, and confirm at once what they have stopped. Other clusters stay as
 // they are and report nothing. When only the time can change something, such as the end of a
-// grace period, Rehearse advances the clock to that time. It does not change its argument.
-func Rehearse(state State) Rehearsal {
+// grace period, Simulate advances the clock to that time. It does not change its argument.
+func Simulate(state State) Simulation {
 	state.Leaves = slices.Clone(state.Leaves)
-	r := Rehearsal{Final: state}
+	r := Simulation{Final: state}
 	st := &r.Final
 	at := st.Now
 	for round := range maxRounds {
@@ -50,8 +50,8 @@ func Rehearse(state State) Rehearsal {
 		}
 		wrote := r.Last.Progress != st.Progress || len(r.Last.Changes) > 0
 		st.write(r.Last)
-		switch obeyed := st.obey(); {
-		case wrote, obeyed:
+		switch changed := st.runClusters(); {
+		case wrote, changed:
 		case r.Last.Next.IsZero():
 			st.Now, r.AtRest = at, true
 			return r
@@ -81,17 +81,17 @@ func (st *State) write(r Result) {
 	}
 }
 
-// obey lets the clusters do what is wanted, and reports whether that changed anything. The leaf
+// runClusters lets the clusters do what is wanted, and reports whether that changed anything. The leaf
 // of a removed cluster has no finalizer, so it disappears when it is deleted.
-func (st *State) obey() bool {
+func (st *State) runClusters() bool {
 	before := slices.Clone(st.Leaves)
 	st.Leaves = slices.DeleteFunc(st.Leaves, func(l Leaf) bool {
 		c := st.clusterOf(l.Cluster)
-		return l.Deleting && (c == nil || c.hears())
+		return l.Deleting && (c == nil || c.canSync())
 	})
 	for i := range st.Leaves {
 		l := &st.Leaves[i]
-		if c := st.clusterOf(l.Cluster); c != nil && c.hears() {
+		if c := st.clusterOf(l.Cluster); c != nil && c.canSync() {
 			l.Running, l.Ready, l.Settled = l.Replicas, l.Replicas, true
 		}
 	}
@@ -105,5 +105,5 @@ func (st *State) clusterOf(name string) *Cluster {
 	return nil
 }
 
-// hears reports whether a cluster receives what is wanted of it and can answer.
-func (c *Cluster) hears() bool { return c.Ready && c.Serves && c.Missing.IsZero() && !c.Removing }
+// canSync reports whether a cluster receives what is wanted of it and can answer.
+func (c *Cluster) canSync() bool { return c.Ready && c.Serves && c.Missing.IsZero() && !c.Removing }
