@@ -54,7 +54,7 @@ func validate(t *testing.T, name string) func(document map[string]any) (field.Er
 	return nil
 }
 
-// TestPlacement has the schema and the Go code judge the same documents.
+// TestPlacement validates the same documents with the schema and with the Go code.
 func TestPlacement(t *testing.T) {
 	t.Parallel()
 	server := validate(t, "placements.workload.kcp.dev")

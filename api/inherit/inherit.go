@@ -1,11 +1,11 @@
-// Package inherit says which labels and annotations an object takes over from the object that
-// it is made from: a leaf from its root, a Workload from its Deployment, the copy in a member
-// cluster from the object in the kcp.
+// Package inherit decides which labels and annotations an object copies from the object that it
+// is made from. A leaf is made from its root, a Workload from its Deployment, and the copy in a
+// member cluster from the object in the kcp.
 //
-// Labels and annotations are inherited, but for marks. A mark is what a deployment tool or an
-// autoscaler keeps on an object to know it again: what it applied, which release or inventory
-// the object belongs to, how many replicas it had. On an object that the tool did not make, a
-// mark makes the tool prune it, adopt it, or scale it to a number that is not its own.
+// All labels and annotations are copied, except marks. A mark is a label or an annotation in which
+// a deployment tool or an autoscaler stores its own state. Examples are the applied configuration,
+// the release or inventory of the object, and its earlier number of replicas. On an object that
+// the tool did not make, a mark makes the tool prune it, adopt it, or scale it wrongly.
 package inherit
 
 import (
@@ -96,6 +96,6 @@ var names = []string{
 	"applied-hash", "applyset", "discriminator", "inventory-id", "original-replicas", "owning-inventory", "release-name", "release-namespace", "tracking-id",
 }
 
-// settings are keys under prefixes that tell a tool in the member cluster what to do with the
-// object, and not who made it.
+// settings are keys under prefixes of tools. They configure what a tool in the member cluster does
+// with the object, and do not store who made it.
 var settings = []string{"argocd.argoproj.io/refresh", "argocd.argoproj.io/secret-type"}

@@ -68,7 +68,7 @@ func extract(file string, content []byte) ([]text, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsing %s: %w", file, err)
 	}
-	e := &extractor{set: set, test: strings.HasSuffix(file, "_test.go")}
+	e := &extractor{set: set, test: strings.HasSuffix(file, "_test.go"), foreign: foreignLines(set, parsed)}
 	for _, group := range parsed.Comments {
 		e.comment(group)
 	}
@@ -77,9 +77,38 @@ func extract(file string, content []byte) ([]text, error) {
 }
 
 type extractor struct {
-	set   *token.FileSet
-	test  bool
-	texts []text
+	set  *token.FileSet
+	test bool
+	// foreign contains the lines whose messages are those of other programs.
+	foreign map[int]bool
+	texts   []text
+}
+
+// foreignDirective begins a comment that says that the next line, or the declaration that the
+// comment documents, contains messages of other programs. rik compares with them, so that they
+// cannot be changed.
+const foreignDirective = "//prose:foreign"
+
+// foreignLines returns the lines that the directive names.
+func foreignLines(set *token.FileSet, file *ast.File) map[int]bool {
+	lines := map[int]bool{}
+	ends := map[int]int{}
+	for _, d := range file.Decls {
+		ends[set.Position(d.Pos()).Line] = set.Position(d.End()).Line
+	}
+	for _, group := range file.Comments {
+		for _, c := range group.List {
+			if !strings.HasPrefix(c.Text, foreignDirective) {
+				continue
+			}
+			first := set.Position(group.End()).Line
+			last := max(first+1, ends[first+1])
+			for l := first; l <= last; l++ {
+				lines[l] = true
+			}
+		}
+	}
+	return lines
 }
 
 func (e *extractor) add(t text) {
@@ -89,9 +118,11 @@ func (e *extractor) add(t text) {
 }
 
 var (
-	directive = regexp.MustCompile(`^\s*(?:[a-z0-9]+:[a-z]|\+[a-z]|nolint)`)
-	docLink   = regexp.MustCompile(`\[([A-Za-z_.*/0-9]+)\]`)
-	listItem  = regexp.MustCompile(`^\s*(?:[-*•]|\d+[.)])\s+`)
+	directive = regexp.MustCompile(`^(?:[a-z0-9]+:[a-z]|nolint)`)
+	// marker matches the markers of Kubernetes' generators, such as "// +kubebuilder:".
+	marker   = regexp.MustCompile(`^\s?\+[a-z0-9]`)
+	docLink  = regexp.MustCompile(`\[([A-Za-z_.*/0-9]+)\]`)
+	listItem = regexp.MustCompile(`^\s*(?:[-*•]|\d+[.)])\s+`)
 )
 
 // comment adds the paragraphs of a comment. Directives, indented code and the output of examples are
@@ -109,7 +140,7 @@ func (e *extractor) comment(group *ast.CommentGroup) {
 			raw = strings.TrimPrefix(strings.TrimPrefix(raw, "//"), "/*")
 			item := listItem.MatchString(raw)
 			switch {
-			case isLine && directive.MatchString(raw) && !strings.HasPrefix(raw, " "):
+			case isLine && (directive.MatchString(raw) || marker.MatchString(raw)):
 				continue
 			case strings.TrimSpace(raw) == "":
 				flush()
@@ -211,10 +242,13 @@ var (
 	input = regexp.MustCompile(`&&|\|\||\$[A-Za-z({]|[<>]\s?/|2>|\b(?:echo|exit|trap|sleep|touch) [\w"'$]+;|; (?:do|done|then|fi)\b|\bIN (?:A|SRV|SOA) `)
 )
 
+// commandLine matches a line of an example, such as "rikctl get nodes".
+var commandLine = regexp.MustCompile(`^(?:sudo )?(?:rikctl|kubectl|curl|rik|kcp|riklet) [a-z-]+`)
+
 // message adds a string literal if it is prose. In tests, only failure messages are prose. Literals
 // of several lines and scripts are left out there, because they are mostly input.
 func (e *extractor) message(at token.Pos, value string, raw bool) {
-	if !words.MatchString(value) {
+	if !words.MatchString(value) || e.foreign[e.set.Position(at).Line] {
 		return
 	}
 	multi := strings.Contains(strings.TrimSpace(value), "\n")
@@ -229,9 +263,12 @@ func (e *extractor) message(at token.Pos, value string, raw bool) {
 	}
 	paragraph := text{kind: of}
 	for i, l := range strings.Split(value, "\n") {
-		if l = strings.TrimSpace(l); l == "" {
+		indented := strings.HasPrefix(l, "  ")
+		if l = strings.TrimSpace(l); l == "" || indented || commandLine.MatchString(l) {
 			e.add(paragraph)
 			paragraph = text{kind: of}
+		}
+		if l == "" || commandLine.MatchString(l) {
 			continue
 		}
 		at := number
@@ -279,7 +316,7 @@ func fenced(page string) []text {
 			inside = !inside
 			continue
 		}
-		if l = flagName.ReplaceAllString(strings.TrimSpace(l), ""); inside && words.MatchString(l) {
+		if l = flagName.ReplaceAllString(strings.TrimSpace(l), ""); inside && words.MatchString(l) && !commandLine.MatchString(l) {
 			texts = append(texts, text{kind: help, lines: []line{{i + 1, l}}})
 		}
 	}

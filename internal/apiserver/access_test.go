@@ -197,7 +197,7 @@ func TestSilentClientDoesNotBlockOthers(t *testing.T) {
 	}
 	defer conn.Close()
 	if status, _ := get(t, anonymousClient(t, s), s.URL+"/livez"); status != 200 {
-		t.Errorf("GET /livez beside a silent connection = %d", status)
+		t.Errorf("GET /livez while another connection is silent = %d", status)
 	}
 }
 

@@ -167,6 +167,8 @@ func (q quieter) Handle(ctx context.Context, record slog.Record) error {
 // isNoise reports whether a record is an expected error. Some occur at every start and stop: a
 // metrics option that is not set, and controllers that are canceled during their work. Others
 // can be caused by unknown clients.
+//
+//prose:foreign
 func isNoise(record slog.Record) bool {
 	switch record.Message {
 	case "The manifest file is empty, ignoring.", "Unable to sync caches":

@@ -16,7 +16,7 @@ import (
 type Rule struct {
 	// Under is a path below the module; the longest that matches applies.
 	Under string
-	// May lists paths below the module that may be imported, besides Under itself.
+	// May lists paths below the module that may be imported, in addition to Under itself.
 	May []string
 	// Except lists paths below the module that may not be imported although Under or May has them.
 	Except []string
@@ -69,8 +69,8 @@ var rikctlShared = []string{
 	"internal/rikctl/workloadkind",
 }
 
-// rikctlCommands are the packages of rikctl's commands, each with what it may import besides what
-// all of them share. Commands do not import each other: the root composes them.
+// rikctlCommands are the packages of rikctl's commands, each with what it may import in addition
+// to the packages that all of them share. Commands do not import each other: the root composes them.
 var rikctlCommands = map[string][]string{
 	"apply": nil, "cluster": {"internal/multicluster/kubeconfig"}, "configcmd": nil, "create": nil, "deletion": nil,
 	"describe": nil, "exec": nil, "get": nil, "lint": nil, "logs": nil,
@@ -137,7 +137,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/schema/compat", May: []string{"api/apiresource", "internal/multicluster/schema", "internal/multicluster/negotiation/plan"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/excerpt", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},
-	// What has finished is a pure question of an object's status, asked by the splitter and syncers.
+	// The splitter and syncers use terminal to decide from an object's status whether it has finished.
 	{Under: "internal/multicluster/terminal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster/splitter", May: []string{"api", "internal/fencing", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},
 	{Under: "internal/multicluster/splitter/loader", May: []string{"api", "internal/multicluster/splitter", "internal/multicluster/terminal"}, Except: splitterControllers, MustNot: heavy},

@@ -45,7 +45,7 @@ func TestLinksOfDocuments(t *testing.T) {
 	}
 }
 
-// hasHeading tells whether a page has the heading that GitHub gives an anchor.
+// hasHeading reports whether a page has the heading that GitHub gives an anchor.
 func hasHeading(page, anchor string) bool {
 	for _, m := range heading.FindAllStringSubmatch(page, -1) {
 		slug := strings.ReplaceAll(notInSlug.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")

@@ -119,7 +119,7 @@ func TestTenant(t *testing.T) {
 		return ""
 	})
 	if can("bob", "create", "workloads") || can("bob", "list", "instances") || can("mallory", "list", "workloads") {
-		t.Error("somebody may what they may not")
+		t.Error("a user without permission is allowed")
 	}
 	c.eventually("the status", func() string {
 		var o rikv1alpha1.Tenant

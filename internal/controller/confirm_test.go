@@ -73,7 +73,7 @@ func TestHeldNodesShowWhatTheyWaitFor(t *testing.T) {
 	change(c, types.NamespacedName{Name: "node-a"}, &rikv1alpha1.Node{}, func(n *rikv1alpha1.Node) {
 		metav1.SetMetaDataAnnotation(&n.ObjectMeta, rikv1alpha1.AnnotationConfirmed, "h1")
 	})
-	c.eventually("the scheduler is told", func() string {
+	c.eventually("the scheduler receives it", func() string {
 		var got string
 		c.scheduler.do(func() { got = c.scheduler.confirmed["node-a"] })
 		if got != "h1" {
@@ -174,7 +174,7 @@ func TestAnUnknownNodeIsShown(t *testing.T) {
 	})
 	system := &corev1.Namespace{}
 	if err := c.client.Get(c.Context(), client.ObjectKey{Name: metav1.NamespaceSystem}, system); err != nil || string(system.UID) != cluster {
-		t.Errorf("the scheduler is told cluster %q, want the UID of kube-system, %q (%v)", cluster, system.UID, err)
+		t.Errorf("the scheduler received cluster %q, want the UID of kube-system, %q (%v)", cluster, system.UID, err)
 	}
 	c.hold("lost", &schedulerv1.Hold{Id: "h1", Reason: rikv1alpha1.ConfirmUnknownNode, Instances: 2, Certificate: "old-uid"})
 	c.waits("lost", rikv1alpha1.ConfirmUnknownNode)
@@ -195,7 +195,7 @@ func TestAnUnknownNodeIsShown(t *testing.T) {
 	c.stop()
 	c.scheduler.do(func() { clear(c.scheduler.deleted) })
 	c.run()
-	c.eventually("the next controller still tells of it", func() string {
+	c.eventually("the next controller still sends it", func() string {
 		out := "it does not"
 		c.scheduler.do(func() {
 			if c.scheduler.deleted["old-uid"] && c.scheduler.deleted[string(n.UID)] {

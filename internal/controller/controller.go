@@ -227,8 +227,8 @@ func (c *Controller) Cache() cache.Cache { return c.cache }
 // Client reads from the API server without a cache, and writes.
 func (c *Controller) Client() client.Client { return c.client }
 
-// Measurements returns the store of the usages that MetricsHandler shows. Whoever serves the nodes
-// fills it.
+// Measurements returns the store of the usages that MetricsHandler shows. The server of the
+// nodes fills it.
 func (c *Controller) Measurements() *measurement.Store { return c.measured }
 
 // Network returns the publisher that sends nodes the netmap.

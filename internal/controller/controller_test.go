@@ -330,7 +330,7 @@ func (c *cluster) settled() {
 	before := c.snapshot()
 	writes := c.writes.Load()
 	c.run()
-	c.eventually("the scheduler is told everything again", func() string {
+	c.eventually("the scheduler receives everything again", func() string {
 		out := "not synced"
 		c.scheduler.do(func() {
 			if c.scheduler.synced {

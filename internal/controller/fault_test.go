@@ -192,7 +192,7 @@ func TestRestartsFault07(t *testing.T) {
 	c.scheduler.do(func() { first, c.scheduler.hold = c.scheduler.term, true })
 	c.manual("hand", 5)
 	doomed := c.workload("auto")
-	c.eventually("the scheduler hears of the pending ones", func() string {
+	c.eventually("the scheduler receives the pending ones", func() string {
 		out := ""
 		c.scheduler.do(func() {
 			if len(c.scheduler.pending) != 5 {
@@ -326,7 +326,7 @@ func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
 	c.eventually("it is not known any more", phase(rikv1alpha1.InstanceUnknown))
 	c.scheduler.do(func() { c.scheduler.running[uid] = "nobody" }) // a silent node
 	c.serveScheduler()
-	c.eventually("the node is heard of", func() string {
+	c.eventually("the node reports", func() string {
 		var n rikv1alpha1.Node
 		if err := c.client.Get(t.Context(), types.NamespacedName{Name: "node-a"}, &n); err != nil {
 			return err.Error()
@@ -352,7 +352,7 @@ func TestStoppedWhileTheSchedulerWasAway(t *testing.T) {
 		return ""
 	})
 	if last := phase(rikv1alpha1.InstanceUnknown)(); last != "" {
-		t.Errorf("nobody has spoken of it, and it is %s", last)
+		t.Errorf("no node has reported it, and it is %s", last)
 	}
 	c.scheduler.do(func() {
 		c.scheduler.running[uid] = "node-a"
@@ -420,7 +420,7 @@ func TestForceLeavesATombstone(t *testing.T) {
 	c.stop()
 	c.scheduler.do(func() { clear(c.scheduler.tombstoned) })
 	c.run()
-	c.eventually("the scheduler is told of the tombstone", func() string {
+	c.eventually("the scheduler receives the tombstone", func() string {
 		out := ""
 		c.scheduler.do(func() {
 			if c.scheduler.tombstoned[string(in.UID)] != in.Spec.NodeName {

@@ -154,8 +154,8 @@ func reads(w http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// withoutScheduler responds that the scheduler does not answer, and since when there is none,
-// if this controller has that time.
+// withoutScheduler responds that the scheduler does not answer. The response includes the time since
+// which no scheduler is connected, if this controller has that time.
 func (c *Controller) withoutScheduler(w http.ResponseWriter, why string) {
 	message := "the scheduler does not answer: " + why
 	if t := c.current(); t != nil {

@@ -23,7 +23,7 @@ import (
 var errNotActive = errors.New("this is not the active controller any more: its lease has expired")
 
 // leadership stores until when this controller is active. It uses the monotonic clock, which
-// continues while a process is stopped and which no one can set. A controller that was stopped
+// continues while a process is stopped and which cannot be set. A controller that was stopped
 // past its lease therefore detects that before its next write, and not only when its elector
 // does.
 //

@@ -12,8 +12,8 @@ import (
 // for rik:controller.
 const Header = "Rik-Term"
 
-// CauseOver is the type of a cause in the details of the API error that refuses a write whose
-// term is over; the cause's message is the term that has begun, in decimal.
+// CauseOver is the type of a cause in the details of an API error. The error refuses a write whose
+// term is over. The message of the cause is the term that has begun, in decimal.
 const CauseOver = "TermOver"
 
 type key struct{}

@@ -91,7 +91,7 @@ func TestAcknowledgement(t *testing.T) {
 	fail := func(a *fencing.Acknowledgement, now time.Time) { a.Failed(now) }
 	behind := func(a *fencing.Acknowledgement, now time.Time) { a.Behind(true, now) }
 	for name, steps := range map[string][]step{
-		"somebody sets challenges": {
+		"another client sets challenges": {
 			{0, see("a"), fencing.Undecided}, {1, answer, fencing.Undecided}, {2, see("b"), fencing.Fences},
 			// the syncer did not answer, so no new challenge is due
 			{1000, see("b"), fencing.Fences},

@@ -101,7 +101,7 @@ func TestPortForwardRefusals(t *testing.T) {
 	for !strings.Contains(b.err.String(), "not connected to nodes") {
 		select {
 		case <-deadline:
-			t.Fatalf("told was %q", b.err)
+			t.Fatalf("printed was %q", b.err)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}

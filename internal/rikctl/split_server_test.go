@@ -315,21 +315,21 @@ var readRules = []rbacv1.PolicyRule{
 
 // tryReader checks that explanations and plans need only read permission.
 func tryReader(t *testing.T, s *splitSite) {
-	reader, stranger := s.user(t, "reader", readRules...), s.user(t, "stranger")
-	for _, m := range []machine{reader, stranger} {
+	reader, unprivileged := s.user(t, "reader", readRules...), s.user(t, "unprivileged")
+	for _, m := range []machine{reader, unprivileged} {
 		m.env["KUBECONFIG"] = ""
 	}
 	lines := [][]string{{"why", "deployment/web"}, {"whatif", "--lose-cluster", "east"}, {"plan", "-f", "-"}}
 	in := func(m machine) []string {
 		return []string{"--kubeconfig", filepath.Join(m.home, "kubeconfig"), "-n", s.namespace}
 	}
-	reader.stdin, stranger.stdin = s.root("web", 7), s.root("web", 7)
+	reader.stdin, unprivileged.stdin = s.root("web", 7), s.root("web", 7)
 	for _, line := range lines[:2] {
 		reader.run(t, slices.Concat(in(reader), line)...).check(t, clierror.ExitOK, "web", "east")
 	}
 	reader.run(t, slices.Concat(in(reader), lines[2])...).check(t, 1, "you have no permission to apply it", ", changed,", "Total:       7;")
 	for _, line := range lines {
-		stranger.run(t, slices.Concat(in(stranger), line)...).check(t, clierror.ExitDenied, "is forbidden", "this needs permission to get and list clusters")
+		unprivileged.run(t, slices.Concat(in(unprivileged), line)...).check(t, clierror.ExitDenied, "is forbidden", "this needs permission to get and list clusters")
 	}
 }
 

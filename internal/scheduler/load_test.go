@@ -92,7 +92,7 @@ func TestAnEndlessObservationIsCut(t *testing.T) {
 	h.settle()
 	o := c.news().observations["x"]
 	if o == nil || o.Phase != "Running" || len(o.Message) > validate.MaxText+3 || o.Status != nil {
-		t.Errorf("the controller was told a message of %d bytes and %d of details", len(o.GetMessage()), len(o.GetStatus()))
+		t.Errorf("the controller received a message of %d bytes and %d of details", len(o.GetMessage()), len(o.GetStatus()))
 	}
 	if acks := node.orders().acks; acks["x"] != 1 {
 		t.Errorf("acknowledged %v, want it all the same", acks)
@@ -141,7 +141,7 @@ func TestThousandsArePlacedAndLeftoversExplained(t *testing.T) {
 	h.later(explainedAgain)
 	h.settle()
 	if got := c.news(); len(got.unplaced) != 0 {
-		t.Errorf("%d explanations were told again without a change", len(got.unplaced))
+		t.Errorf("%d explanations were sent again without a change", len(got.unplaced))
 	}
 }
 
@@ -235,7 +235,7 @@ func TestNodeWithoutNetworkServesNoPorts(t *testing.T) {
 		t.Errorf("Explain(x) = %v, %v, want a rejected by Network", e, err)
 	}
 	if sent := c.news(); sent.unplaced["x"] != "NodesWithoutNetwork" || sent.bindings["y"] != "a" {
-		t.Errorf("told %+v, want x unplaced and y, which serves nothing, on a", sent)
+		t.Errorf("sent %+v, want x unplaced and y, which serves nothing, on a", sent)
 	}
 	node.close()
 	h.settle()
@@ -275,7 +275,7 @@ func TestHeartbeatNews(t *testing.T) {
 		t.Errorf("Explain() = %v, %v, want a rejected and b scored for its image", e, err)
 	}
 	if _, err := c.client.Explain(t.Context(), &schedulerv1.ExplainRequest{Uid: "nobody"}); status.Code(err) != codes.NotFound {
-		t.Errorf("Explain(nobody) = %v, want NotFound", err)
+		t.Errorf("Explain(unknown) = %v, want NotFound", err)
 	}
 }
 

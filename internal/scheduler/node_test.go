@@ -41,7 +41,7 @@ func TestLostNodeIsReportedAndDelaysNoOther(t *testing.T) {
 	silent.beat()
 	h.settle()
 	if r := c.news().nodes["silent"]; r == nil || !r.Connected || len(r.Info) == 0 {
-		t.Errorf("report after the node was heard again = %v, want it connected", r)
+		t.Errorf("report after the node returned = %v, want it connected", r)
 	}
 }
 
@@ -58,13 +58,13 @@ func TestReconnectWithinTheDeadlineIsNoLoss(t *testing.T) {
 	h.settle()
 	sent := c.news()
 	if len(sent.nodes) != 0 || sent.unplaced["x"] != "NodesNotReady" {
-		t.Fatalf("told %+v while the node was away, want no report and x unplaced", sent)
+		t.Fatalf("sent %+v while the node was away, want no report and x unplaced", sent)
 	}
 	h.join("a")
 	h.settle()
 	sent = c.news()
 	if sent.bindings["x"] != "a" || !sent.nodes["a"].GetConnected() {
-		t.Errorf("told %+v after it came back, want x placed", sent)
+		t.Errorf("sent %+v after it came back, want x placed", sent)
 	}
 }
 

@@ -117,6 +117,6 @@ func (s *Scheduler) sendAway(session *workerStream, stream workerServer) error {
 // on the refused node keep running.
 func refuseTaken(name string) error {
 	return status.Errorf(codes.PermissionDenied,
-		"the certificate does not belong to node %q of this cluster, and the cluster has no record of the certificate. Delete the Node (rikctl delete node %s) if its machine does not exist any more, "+
-			"or remove identity.pem from the state directory of this node and start it with another --node-name and a token of `rikctl token create`", name, name)
+		"the certificate does not belong to node %q of this cluster, and the cluster has no record of the certificate. If the machine of that Node does not exist any more, delete the Node (rikctl delete node %s). "+
+			"Otherwise remove identity.pem from the state directory of this node, and start it with another --node-name and a token of `rikctl token create`", name, name)
 }

@@ -133,7 +133,7 @@ func TestNodeDeletedWithoutAController(t *testing.T) {
 	s := startSecured(t)
 	agent := s.agent("u1")
 	if m, err := agent.Recv(); err != nil || m.GetAdmitted() == nil {
-		t.Fatalf("without a controller the first order is %v, %v, want Admitted: nobody knows better", m, err)
+		t.Fatalf("without a controller the first order is %v, %v, want Admitted", m, err)
 	}
 	s.deleted = []string{"u1"}
 	s.master()
@@ -156,7 +156,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 	}
 	hold := reported(t, controller)
 	if hold.GetReason() != rikv1alpha1.ConfirmUnknownNode || hold.GetCertificate() != "u1" || hold.GetInstances() != 2 {
-		t.Fatalf("the controller is told %v, want an unknown node with two instances", hold)
+		t.Fatalf("the controller received %v, want an unknown node with two instances", hold)
 	}
 	// The controller creates a Node that shows the certificate.
 	shown := nodeObject("u2")
@@ -169,7 +169,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 		hold = reported(t, controller)
 	}
 	if hold.GetCertificate() != "u1" {
-		t.Errorf("the controller is told %v, want also that the certificate is unknown", hold)
+		t.Errorf("the controller received %v, want also that the certificate is unknown", hold)
 	}
 	shown.Annotations[rikv1alpha1.AnnotationConfirmed] = "h0"
 	sendOf(t, controller, shown)
@@ -183,7 +183,7 @@ func TestANodeThatTheClusterHasNoRecordOfIsNotSentAway(t *testing.T) {
 		}
 		if m.GetConfirmed() != nil {
 			if m.GetConfirmed().GetId() != "h1" {
-				t.Errorf("the node is told that %v was confirmed, want h1", m)
+				t.Errorf("the node received that %v was confirmed, want h1", m)
 			}
 			break
 		}
@@ -235,7 +235,7 @@ func TestAnOlderUnknownRikletReceivesNothing(t *testing.T) {
 		t.Fatalf("the first order is %v, %v, want Admitted", m, err)
 	}
 	if hold := reported(t, controller); hold.GetReason() != rikv1alpha1.ConfirmUnknownNode {
-		t.Errorf("the controller is told %v, want an unknown node", hold)
+		t.Errorf("the controller received %v, want an unknown node", hold)
 	}
 	shown := nodeObject("u2")
 	shown.Annotations = map[string]string{rikv1alpha1.AnnotationConfirmedCertificate: "u1"}

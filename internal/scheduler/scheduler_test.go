@@ -29,7 +29,7 @@ func TestInstanceReachesItsNodeOnlyWhenDurable(t *testing.T) {
 		t.Fatalf("bindings (-want +got):\n%s", diff)
 	}
 	if r := sent.nodes["a"]; r == nil || !r.Connected || len(r.Info) == 0 || r.Labels["asked"] != "for" {
-		t.Fatalf("report of the node = %v, want it connected with what it told", r)
+		t.Fatalf("report of the node = %v, want it connected with what it sent", r)
 	}
 	got := node.orders()
 	if !slices.Equal(got.first, []string{"allowed"}) || len(got.allowed) != 0 || got.lastTerm != 3 {
@@ -225,7 +225,7 @@ func TestForeignObservationIsNotForwarded(t *testing.T) {
 	thief.observe("x", 50, rikv1alpha1.InstanceFailed)
 	h.settle()
 	if o := c.news().observations["x"]; o != nil {
-		t.Errorf("the controller was told %v by a node that does not have the instance", o)
+		t.Errorf("the controller received %v from a node that does not have the instance", o)
 	}
 	if stop := thief.orders().stops["x"]; stop == nil || !stop.Force {
 		t.Errorf("stop = %v, want the thief to stop it", stop)
@@ -276,7 +276,7 @@ func TestRestartFault07(t *testing.T) {
 		t.Errorf("bindings = %v, want the proposal made again", sent.bindings)
 	}
 	if o := sent.observations["kept"]; o == nil || o.Sequence != 4 || got.acks["kept"] != 4 {
-		t.Errorf("observation made during the listing = %v, acks %v, want it told and acknowledged", o, got.acks)
+		t.Errorf("observation made during the listing = %v, acks %v, want it sent and acknowledged", o, got.acks)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestControllerRestartFault07(t *testing.T) {
 	node.observe("x", 5, rikv1alpha1.InstanceRunning)
 	h.settle()
 	if o := c.news().observations["x"]; o == nil {
-		t.Fatal("observation was not told")
+		t.Fatal("observation was not sent")
 	}
 	c.close()
 	h.settle()

@@ -60,8 +60,8 @@ func complete(info *debug.BuildInfo) {
 // mark parts Kubernetes' version from rik's.
 const mark = "+rik-"
 
-// Served is the version that the API server tells Kubernetes' clients: that of
-// the API, which they compare with their own, and rik's as build metadata.
+// Served is the version that the API server reports to Kubernetes' clients. It is the version of
+// the Kubernetes API, which they compare with their own, with rik's version as build metadata.
 func Served() string { return served(Version) }
 
 func served(own string) string {

@@ -26,15 +26,15 @@ func TestPrivilegedAccess(t *testing.T) {
 	c := rikcluster.Start(t, rikcluster.Options{NoAgent: true})
 
 	t.Run("anonymous requests get 401", func(t *testing.T) {
-		stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-		defer stranger.CloseIdleConnections()
+		anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+		defer anonymous.CloseIdleConnections()
 		for path, want := range map[string]int{
 			"/apis/rik.dev/v1alpha1/workloads": 401, "/api/v1/secrets": 401, "/metrics": 401, "/rik/why/default/x": 401,
 			"/api/v0/workloads.list": 401, "/api/v0/nothing": 401, "/readyz": 200, "/healthz": 200, "/version": 200,
 		} {
 			// On a busy machine the server may be unready for a moment.
 			c.In(t).Eventually(func() error {
-				response, err := stranger.Get("https://127.0.0.1:5000" + path)
+				response, err := anonymous.Get("https://127.0.0.1:5000" + path)
 				if err != nil {
 					return err
 				}
@@ -67,7 +67,7 @@ func TestPrivilegedAccess(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what is secret is for root alone", func(t *testing.T) {
+	t.Run("secrets are for root alone", func(t *testing.T) {
 		c := c.In(t)
 		err := filepath.WalkDir(c.DataDir(), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {

@@ -81,18 +81,18 @@ func TestPrivilegedDemo(t *testing.T) {
 func unstopped(t *testing.T, name string) (requireGone func()) {
 	t.Helper()
 	dir := filepath.Join("/var/lib", name)
-	stranger := exec.Command("sleep", "infinity")
-	if err := stranger.Start(); err != nil {
+	otherProcess := exec.Command("sleep", "infinity")
+	if err := otherProcess.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- stranger.Wait() }()
+	go func() { ended <- otherProcess.Wait() }()
 	t.Cleanup(func() {
 		select {
 		case err := <-ended:
 			t.Errorf("the demo ended a process that was not its own: %v", err)
 		default:
-			_ = stranger.Process.Kill()
+			_ = otherProcess.Process.Kill()
 			<-ended
 		}
 	})
@@ -100,7 +100,7 @@ func unstopped(t *testing.T, name string) (requireGone func()) {
 		t.Fatal(err)
 	}
 	for _, process := range []string{"server", "kcp", "kube", "stream", "east", "node-1"} {
-		if err := os.WriteFile(filepath.Join(dir, process+".pid"), fmt.Appendln(nil, stranger.Process.Pid), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, process+".pid"), fmt.Appendln(nil, otherProcess.Process.Pid), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -111,7 +111,7 @@ func unstopped(t *testing.T, name string) (requireGone func()) {
 	return func() {
 		t.Helper()
 		if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("what an earlier demo left is there still: %v", err)
+			t.Errorf("remains of an earlier demo are still there: %v", err)
 		}
 	}
 }

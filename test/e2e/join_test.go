@@ -53,9 +53,9 @@ func tokens(t *testing.T, c *rikcluster.Cluster) {
 	if list := c.Rikctl("token", "list"); !strings.Contains(list, "node-token") || !strings.Contains(list, " 2 ") {
 		t.Errorf("the tokens after two machines joined:\n%s", list)
 	}
-	token := strings.TrimSpace(c.Rikctl("token", "create", "--ttl", "1h", "--description", "for nobody"))
+	token := strings.TrimSpace(c.Rikctl("token", "create", "--ttl", "1h", "--description", "unused"))
 	id := strings.Split(token, ".")[2]
-	if list := c.Rikctl("token", "list"); !strings.Contains(list, id) || !strings.Contains(list, "for nobody") {
+	if list := c.Rikctl("token", "list"); !strings.Contains(list, id) || !strings.Contains(list, "unused") {
 		t.Errorf("the new token %s is not listed:\n%s", id, list)
 	}
 	secret := strings.Split(token, ".")[3]
@@ -209,7 +209,7 @@ func forwarded(t *testing.T, c *rikcluster.Cluster) {
 	}
 	c.Eventually(func() error {
 		if text := reported(); !strings.Contains(text, "port 9 failed") || !strings.Contains(text, "refused") {
-			return fmt.Errorf("told was %q", text)
+			return fmt.Errorf("printed was %q", text)
 		}
 		return nil
 	})
@@ -327,6 +327,6 @@ func deletedNode(t *testing.T, c *rikcluster.Cluster) {
 	c.Machine(2).Start()
 	c.AwaitNodes(2)
 	if err := connectAs(t, config, "node-2"); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("beside its successor the controller takes a revoked certificate: %v", err)
+		t.Errorf("after its successor joined the controller accepts a revoked certificate: %v", err)
 	}
 }

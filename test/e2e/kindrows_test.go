@@ -393,7 +393,7 @@ func survivesTheServer(t *testing.T, k *kindCell) {
 			return fmt.Errorf("%d lines, after %d before the kill", len(now), len(logged))
 		}
 		if !slices.Equal(now[:len(logged)], logged) {
-			return errors.New("what was logged before the kill is lost")
+			return errors.New("the log from before the kill is lost")
 		}
 		return nil
 	})

@@ -149,13 +149,13 @@ stringData: {word: hunter2}
 // The workloads of a column: one that serves, one that is probed (and sends requests to the
 // others), and some that end in different ways.
 const (
-	serves  = "serves"
-	probed  = "probed"
-	done    = "done"
-	once    = "once"
-	again   = "again"
-	retries = "retries"
-	memoryHog  = "hungry"
+	serves    = "serves"
+	probed    = "probed"
+	done      = "done"
+	once      = "once"
+	again     = "again"
+	retries   = "retries"
+	memoryHog = "hungry"
 )
 
 // allOfAKind lists the workloads that exist until the end.

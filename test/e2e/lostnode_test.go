@@ -114,7 +114,7 @@ func lostAndFound(t *testing.T, c *rikcluster.Cluster) {
 				}
 				ready++
 				if workload == "stop" && stopped != nil && ready == 3 && runs(c, *stopped) {
-					t.Fatal("an instance with onDisconnect: Stop runs beside its replacement")
+					t.Fatal("an instance with onDisconnect: Stop runs together with its replacement")
 				}
 			}
 			if ready != 3 {

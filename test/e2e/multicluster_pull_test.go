@@ -146,14 +146,14 @@ func clusterScoped(t *testing.T, k *kcp, west *kube.Cluster) {
 	k.eventually(func() error {
 		problem := k.kubectl("get", "globe", "mars", "-o", `jsonpath={.metadata.annotations.problem\.workloads\.kcp\.dev/pulled}`)
 		if !strings.HasPrefix(problem, "Conflict") {
-			return fmt.Errorf("the problem of what somebody else has made is %q", problem)
+			return fmt.Errorf("the problem of another user's object is %q", problem)
 		}
 		return nil
 	})
 	k.await("Conflict", "events", "--field-selector", "involvedObject.name=mars", "-o", "jsonpath={.items[*].reason}")
 	k.kubectl("delete", "globe", "mars", "earth", "--timeout=60s")
 	if got := below("", "get", "globes", "-o", "jsonpath={.items[*].metadata.name} {.items[*].spec.turns}"); got != "mars 7" {
-		t.Errorf("left in west are %q, want mars as somebody else made it", got)
+		t.Errorf("left in west are %q, want mars as another user made it", got)
 	}
 }
 

@@ -138,7 +138,7 @@ func names(t *testing.T, c *rikcluster.Cluster) {
 	}
 	out := c.TryRikctl("exec", client, "--", "/hello", "-get", "http://nobody.default.rik.local")
 	if out.Err == nil || !strings.Contains(out.Stderr, "no such host") {
-		t.Errorf("a name that nobody has: %d %s%s", out.Code, out.Stdout, out.Stderr)
+		t.Errorf("an unknown name: %d %s%s", out.Code, out.Stdout, out.Stderr)
 	}
 	// Names are answered while no server runs.
 	c.Process("server").Stop()
@@ -187,7 +187,7 @@ func reservedPorts(t *testing.T, c *rikcluster.Cluster, hello string) {
 	c.Eventually(func() error {
 		for _, in := range instancesOf(c, "second") {
 			if in.Spec.NodeName != "" {
-				t.Fatalf("%s was placed on %s beside the other owner of its port", in.Name, in.Spec.NodeName)
+				t.Fatalf("%s was placed on %s with the other owner of its port", in.Name, in.Spec.NodeName)
 			}
 			if in.Status.Reason == "HostPortTaken" && strings.Contains(in.Status.Message, "port") {
 				return nil

@@ -53,7 +53,7 @@ func TestPrivilegedComponentsAlone(t *testing.T) {
 		}
 	})
 	t.Run("fault 20: a second riklet on the machine is refused", func(t *testing.T) { secondRiklet(t, c.In(t)) })
-	t.Run("a token of nobody is refused", func(t *testing.T) {
+	t.Run("an unknown token is refused", func(t *testing.T) {
 		c := c.In(t)
 		dir := shortDir(t)
 		raw, err := os.ReadFile(c.TokenFile())

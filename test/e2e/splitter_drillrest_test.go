@@ -243,7 +243,7 @@ func (b *clusterState) nothingElse(cluster string, wanted map[string]*appsv1.Dep
 	}
 	for i := range b.deployments {
 		if wanted[b.deployments[i].Name] == nil {
-			problems = append(problems, fmt.Errorf("%s has %s, which nobody wants there", cluster, b.deployments[i].Name))
+			problems = append(problems, fmt.Errorf("%s has %s, which should not be there", cluster, b.deployments[i].Name))
 		}
 	}
 	if len(b.pods) != int(want) {

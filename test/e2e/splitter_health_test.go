@@ -103,10 +103,10 @@ func notReady(c *splitCase) {
 		c.tb.Fatal(err)
 	}
 	if leaves["west"] == nil {
-		c.tb.Error("the leaf of the lost cluster is gone, although nobody knows what runs there")
+		c.tb.Error("the leaf of the lost cluster is gone, although it is unknown what runs there")
 	}
 	if n, _ := c.running("west", "web"); n != 2 {
-		c.tb.Errorf("%d run in west, which hears nothing, want 2", n)
+		c.tb.Errorf("%d run in west, which is disconnected, want 2", n)
 	}
 	c.site["west"].Plug()
 	c.awaitCluster("west", metav1.ConditionTrue)

@@ -206,7 +206,7 @@ func clustersLeaveAndCome(c *splitCase) {
 	})
 	left, err := c.down["south"].Resource(deployments).Namespace(namespace).Get(c.tb.Context(), "web--south", metav1.GetOptions{})
 	if err != nil {
-		c.tb.Fatalf("what the cluster had is not left as it was: %v", err)
+		c.tb.Fatalf("the cluster's own objects changed: %v", err)
 	}
 	if n, _, _ := unstructured.NestedInt64(left.Object, "status", "readyReplicas"); n != 4 {
 		c.tb.Errorf("%d are ready in the cluster that left, want the 4 that it had", n)

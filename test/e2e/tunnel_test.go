@@ -102,7 +102,7 @@ func TestPrivilegedBlockedTunnels(t *testing.T) {
 				return nil
 			}
 		}
-		return errors.New("nobody says why an instance waits")
+		return errors.New("no condition shows why an instance waits")
 	})
 	c.Machine(2).Run("iptables", open...)
 	blocked(2, false)

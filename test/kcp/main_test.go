@@ -1,4 +1,4 @@
-// Package kcp asks a kcp, as any client would, for what it serves of itself.
+// Package kcp tests what a kcp serves without other components, with requests of a client.
 package kcp
 
 import (

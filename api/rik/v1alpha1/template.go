@@ -265,8 +265,8 @@ type EnvVarSource struct {
 	ConfigMapKeyRef *KeyRef `json:"configMapKeyRef,omitempty" protobuf:"bytes,1,opt,name=configMapKeyRef"`
 	// +optional
 	SecretKeyRef *KeyRef `json:"secretKeyRef,omitempty" protobuf:"bytes,2,opt,name=secretKeyRef"`
-	// fieldRef is the path of a field of the instance: metadata.name, metadata.namespace,
-	// metadata.uid, spec.nodeName, status.address or status.hostAddress.
+	// fieldRef is the path of a field of the instance. It is one of metadata.name,
+	// metadata.namespace, metadata.uid, spec.nodeName, status.address and status.hostAddress.
 	// +optional
 	FieldRef string `json:"fieldRef,omitempty" protobuf:"bytes,3,opt,name=fieldRef"`
 }

@@ -72,9 +72,9 @@ func TestSortOut(t *testing.T) {
 	}
 }
 
-// largestKnown and largestStranger are the sizes of entries in which every part has its maximum
+// largestAuthenticated and largestUnauthenticated are the sizes of entries in which every part has its maximum
 // length. JSON needs up to six bytes for one byte.
-const largestKnown, largestStranger = 512 << 10, 64 << 10
+const largestAuthenticated, largestUnauthenticated = 512 << 10, 64 << 10
 
 // TestEntriesAreBounded: for any client input, an entry has a bounded size and is valid. The
 // event of the API server is not changed.
@@ -108,7 +108,7 @@ func TestEntriesAreBounded(t *testing.T) {
 			Annotations:    map[string]string{"a": text("annotation"), text("key"): "b"},
 		}
 		before := e.DeepCopy()
-		for b, largest := range map[bounds]int{knownBounds: largestKnown, unauthenticatedBounds: largestStranger} {
+		for b, largest := range map[bounds]int{knownBounds: largestAuthenticated, unauthenticatedBounds: largestUnauthenticated} {
 			out := cut(e, b, 3)
 			line, err := runtime.Encode(audit.Codecs.LegacyCodec(auditv1.SchemeGroupVersion), out)
 			if err != nil {

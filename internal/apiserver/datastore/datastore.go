@@ -28,8 +28,8 @@ import (
 
 // Config selects the datastore.
 type Config struct {
-	// Endpoint is one of the following: empty for the embedded etcd; one or more comma-separated
-	// https:// (or, on loopback, http://) URLs of an etcd cluster; or a sqlite://, postgres:// or
+	// Endpoint is empty for the embedded etcd. For an external etcd it is a comma-separated list of
+	// https:// URLs, or http:// URLs on loopback. For a database it is a sqlite://, postgres:// or
 	// mysql:// data source.
 	Endpoint string
 	// CAFile authenticates an external datastore. CertFile and KeyFile authenticate this process

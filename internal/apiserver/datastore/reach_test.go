@@ -108,7 +108,7 @@ func TestAServerThatStartsLater(t *testing.T) {
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	why := errors.New("no patience")
+	why := errors.New("the test ends the wait")
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 3*reachPause, why)
 	defer cancel()
 	_, err = Open(ctx, Config{Endpoint: "http://" + address, Logger: slog.New(slog.DiscardHandler)})

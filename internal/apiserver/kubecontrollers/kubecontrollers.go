@@ -1,7 +1,8 @@
 // Package kubecontrollers runs some of Kubernetes' own controllers inside the API server's
-// process. Without them a control plane is only a database: they remove a namespace's
-// finalizer, follow owner references, create the default service account, fill the Secrets of
-// service account tokens, publish the cluster's authority, and fill aggregated cluster roles.
+// process. Without them a control plane is only a database. They remove the finalizers of
+// namespaces, delete dependents of deleted owners, and create the default service accounts. They
+// also fill the Secrets of service account tokens, the configmap with the cluster's authority, and
+// aggregated cluster roles.
 //
 // Reads: every resource's metadata, namespaces, service accounts, their token Secrets, cluster
 // roles. Writes: deletions and finalizers of all objects, service accounts named default, the

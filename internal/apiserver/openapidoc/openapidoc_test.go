@@ -173,6 +173,6 @@ func TestRefusalIsNotKept(t *testing.T) {
 	w := httptest.NewRecorder()
 	server.ServeHTTP(w, r)
 	if w.Code != http.StatusNotAcceptable || w.Header().Get("Cache-Control") != "" || w.Header().Get("Expires") != "" {
-		t.Errorf("status %d, %v, want a refusal that nobody keeps", w.Code, w.Header())
+		t.Errorf("status %d, %v, want a refusal that is not cached", w.Code, w.Header())
 	}
 }

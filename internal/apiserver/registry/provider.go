@@ -28,7 +28,7 @@ import (
 // Config configures the stores.
 type Config struct {
 	// Authorizer decides who may write privileged workloads and who may run commands over
-	// WebSockets. If it is nil, nobody may.
+	// WebSockets. If it is nil, both are refused.
 	Authorizer authorizer.Authorizer
 	// Sessions connect to the nodes for log and exec. If it is nil, such requests are answered
 	// with 503.

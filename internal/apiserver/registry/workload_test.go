@@ -77,7 +77,7 @@ func TestReachingTheNode(t *testing.T) {
 		t.Errorf("Create by ann = %v, want 403 that names the field", err)
 	}
 	if _, err := s.Workloads.Workload.Create(context.Background(), newWorkload(host), nil, &metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
-		t.Errorf("Create by nobody = %v, want 403", err)
+		t.Errorf("Create without a user = %v, want 403", err)
 	}
 	made, err := createWorkload(t, s, "root", newWorkload(host))
 	if err != nil {

@@ -197,8 +197,8 @@ func (c *call) readBody() ([]byte, error) {
 	return body, nil
 }
 
-// validateContentType allows a web page to send only JSON, for which a browser sends a
-// preflight request. A browser would send the other types without one, with the user's
+// validateContentType allows a web page to send only JSON. A browser sends a preflight request
+// before JSON. A browser would send the other types without one, with the user's
 // certificate.
 func (c *call) validateContentType() error {
 	header := c.Header.Get("Content-Type")
@@ -254,6 +254,6 @@ func write(w http.ResponseWriter, a answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(a.code)
-	// An error means that the client has disconnected, and there is no one to report it to.
+	// An error means that the client has disconnected, and cannot receive a report.
 	_, _ = w.Write(body.Bytes())
 }

@@ -36,8 +36,8 @@ const (
 	undoTimeout   = 30 * time.Second
 )
 
-// named is an instance of a workload with the name from its creation, for which the published
-// form has no field.
+// named is an instance of a workload with the name from its creation. The published form has no
+// field for that name.
 type named struct {
 	v0.Instance
 	Name string `json:"name"`

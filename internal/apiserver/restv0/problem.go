@@ -94,8 +94,8 @@ func invalid(errs field.ErrorList) *problem {
 	return p
 }
 
-// problemOf translates every error to the form of this API. An invalid object is a 400, as
-// published, where the rest of the API returns 422.
+// problemOf translates every error to the form of this API. An invalid object gives status
+// 400, as published. The rest of the API returns 422.
 func problemOf(err error) *problem {
 	var own *problem
 	if errors.As(err, &own) {

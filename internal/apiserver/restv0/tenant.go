@@ -102,7 +102,7 @@ func (c *call) listTenants() (answer, error) {
 	return answer{http.StatusOK, out}, nil
 }
 
-// createTenant creates a tenant, for which the controller creates a namespace and roles. It
+// createTenant creates a tenant. The controller then creates its namespace and roles. It
 // responds with the body and the new ID.
 func (c *call) createTenant() (answer, error) {
 	var body tenantBody

@@ -123,7 +123,7 @@ func TestSignsForSyncers(t *testing.T) {
 		t.Fatal(refusal)
 	}
 	if got := certificate.Subject; got.CommonName != "system:rik:syncer:signed" || len(got.Names) != 2 || !slices.Equal(pki.UIDs(got), []string{uid}) {
-		t.Errorf("subject = %s, want the syncer of the Cluster with UID %s and nothing besides", got, uid)
+		t.Errorf("subject = %s, want the syncer of the Cluster with UID %s only", got, uid)
 	}
 	again := request(t, s, pki.User("system:rik:syncer:signed", uid), nil)
 	if _, refusal := outcome(t, s, again); refusal != "" {

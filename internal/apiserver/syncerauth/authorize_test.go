@@ -27,7 +27,7 @@ func TestSyncerOf(t *testing.T) {
 		}
 	}
 	if _, ok := syncerOf(nil); ok {
-		t.Error("nobody is a syncer")
+		t.Error("an empty user is a syncer")
 	}
 }
 

@@ -3,9 +3,9 @@
 //
 // [Plugin] is an admission plugin. A user who sets, changes or removes a target of an object
 // needs the verb deploy on that cluster. Otherwise users could use the syncer's permissions by
-// setting a label. Of a syncer's writes it allows the status, those parts of the metadata that
-// contain the name of the syncer's own cluster, and events about objects that are sent to that
-// cluster.
+// setting a label. A syncer may write the status of objects that are sent to its cluster, and
+// events about them. It may also write those parts of the metadata that contain the name of its
+// own cluster.
 //
 // [Authorizer] alone decides for the users called system:rik:syncer:CLUSTER. RBAC cannot
 // distinguish objects by their labels. The authorizer allows a syncer to list and watch only

@@ -123,7 +123,7 @@ func TestSyncerEndsWithItsCluster(t *testing.T) {
 	}
 	expect("the first, without a Cluster", of(first), 403)
 	second := admin.register("brief")
-	expect("the first, beside the second", of(first), 403)
+	expect("the first, with the second", of(first), 403)
 	expect("the second", of(second), 200)
 }
 

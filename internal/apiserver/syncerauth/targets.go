@@ -15,10 +15,10 @@ import (
 // none represents the object before its creation.
 var none = &metav1.ObjectMeta{}
 
-// touched returns the clusters for which a write needs permission, sorted. They are clusters
-// that become targets or stop being targets, clusters whose target the splitter is allowed or
-// no longer allowed to remove, and clusters whose syncer gets a finalizer on the object, and
-// with it read access.
+// touched returns the clusters for which a write needs permission, sorted. These are clusters
+// that become targets or stop being targets, and clusters for which the write changes whether the
+// splitter may remove the target. A cluster whose syncer gets a finalizer on the object is one
+// too, because the finalizer gives the syncer read access.
 func touched(before, now metav1.Object) []string {
 	was, is := sets.New(workloadv1alpha1.Targets(before.GetLabels())...), sets.New(workloadv1alpha1.Targets(now.GetLabels())...)
 	lent := follows(before).SymmetricDifference(follows(now))

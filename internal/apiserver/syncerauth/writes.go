@@ -48,7 +48,7 @@ var reported = []string{workloadv1alpha1.ConditionSyncerReady, workloadv1alpha1.
 
 // checkReport compares a Cluster's status before and after its syncer's write. A syncer must
 // not change the parts that the kcp's controllers write, because they and the splitter rely on
-// them: the identity of the cluster, its readiness, its capacity, and the synced types.
+// them. These are the identity of the cluster, its readiness, its capacity, and the synced types.
 func checkReport(old, now runtime.Object) error {
 	before, err := controllersPart(old)
 	if err != nil {

@@ -2,8 +2,8 @@
 // it does not honor.
 //
 // The server has many of Kubernetes' types, and not all of Kubernetes' controllers. An
-// admission plugin checks each write. It refuses an object that could not work, or that would
-// promise a limit that is not enforced. It warns about a field that has no effect. Objects that
+// admission plugin checks each write. It refuses an object that could not work, or that sets
+// a limit which is not enforced. It warns about a field that has no effect. Objects that
 // were stored before stay. Their other fields can be changed, and they can be deleted.
 //
 // The rules are in rules.go, one for each type that needs one.

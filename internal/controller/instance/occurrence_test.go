@@ -47,7 +47,7 @@ func TestOccurrences(t *testing.T) {
 		"running again":       {crashed, again, nil},
 		"the next crash":      {again, waiting("CrashLoopBackOff", end("Error", 1, later)), []occurrence{backOff}},
 		"a missed second run": {crashed, waiting("CrashLoopBackOff", end("Error", 1, later)), []occurrence{backOff}},
-		"out of memory, running again before it was told": {up, running(container{State: rikv1alpha1.ContainerRunning, RestartCount: 1, LastState: end("OOMKilled", 137, noon)}),
+		"out of memory, running again before the report": {up, running(container{State: rikv1alpha1.ContainerRunning, RestartCount: 1, LastState: end("OOMKilled", 137, noon)}),
 			[]occurrence{{"OOMKilled", "Running", `container "main" was killed: why`}}},
 		"out of memory, and it goes on": {up, running(container{State: rikv1alpha1.ContainerRunning, LastState: end("OOMKilled", 137, noon)}),
 			[]occurrence{{"OOMKilled", "Running", `container "main" ran out of memory: why`}}},

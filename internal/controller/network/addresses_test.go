@@ -75,7 +75,7 @@ func TestAddressTwice(t *testing.T) {
 		t.Errorf("woke %v, want the one that lost", again.wokenWorkloads)
 	}
 	if got := again.addresses.usable(young); got != nil {
-		t.Errorf("nodes may be told of %v at the younger", got)
+		t.Errorf("nodes may receive %v at the younger", got)
 	}
 	mine, _ := again.addresses.Of(old)
 	other, _ := again.addresses.Of(young)

@@ -157,7 +157,7 @@ func TestPoolProperty(t *testing.T) {
 			p.release(who)
 		}
 		if len(p.blocks) > 0 {
-			t.Fatalf("blocks %v are held by nobody", p.blocks)
+			t.Fatalf("blocks %v have no owner", p.blocks)
 		}
 	})
 }

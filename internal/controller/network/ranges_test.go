@@ -40,7 +40,7 @@ func TestRangesForget(t *testing.T) {
 	}
 	w.ranges.Forget("never made")
 	if n := w.node("a", ""); n.Spec.PodCIDR == "" {
-		t.Error("what was meant for a node that does not exist is lost")
+		t.Error("the request for a node that does not exist is lost")
 	}
 }
 
@@ -65,7 +65,7 @@ func TestRangesClash(t *testing.T) {
 			t.Error("the younger is not in the table")
 		}
 		if got := w.ranges.usable(young); got != "" {
-			t.Errorf("nodes may be told of %s at the younger", got)
+			t.Errorf("nodes may receive %s at the younger", got)
 		}
 		w.wokenNodes = nil
 		w.nodes.Remove(w.changeNode(old, func(*rikv1alpha1.Node) {}))

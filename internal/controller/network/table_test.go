@@ -55,7 +55,7 @@ func TestInstancesOfAnEarlierWorkloadGetNoTraffic(t *testing.T) {
 		"its own": {func(in *rikv1alpha1.Instance) {
 			in.OwnerReferences = []metav1.OwnerReference{{Kind: "Workload", UID: "web"}}
 		}, "10.62.0.5"},
-		"of nobody yet": {func(*rikv1alpha1.Instance) {}, "10.62.0.5"},
+		"not bound yet": {func(*rikv1alpha1.Instance) {}, "10.62.0.5"},
 		"of an earlier one": {func(in *rikv1alpha1.Instance) {
 			in.OwnerReferences = []metav1.OwnerReference{{Kind: "Workload", UID: "earlier"}}
 		}, "gone"},
@@ -105,15 +105,15 @@ func TestEndpoint(t *testing.T) {
 		"ending while it is suspended": {change: func(in *rikv1alpha1.Instance) {
 			in.DeletionTimestamp, in.Status.Suspended = &metav1.Time{}, true
 		}, want: "10.62.0.5 not ready"},
-		"ended":                        {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceFailed }, want: "gone"},
-		"lost":                         {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceUnknown }, want: "10.62.0.5 not ready"},
-		"nobody hears":                 {change: unheard(true), want: "10.62.0.5"},
-		"nobody hears, unready before": {change: unheard(false), want: "10.62.0.5 not ready"},
-		"silent node":                  {silent: true, want: "10.62.0.5 not ready"},
-		"of another":                   {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "10.62.1.5" }, want: "gone"},
-		"nonsense":                     {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "here" }, want: "gone"},
-		"no ports":                     {template: func(t *rikv1alpha1.InstanceTemplate) { t.Containers[0].Ports = nil }, want: "gone"},
-		"host network":                 {template: onHost, change: func(in *rikv1alpha1.Instance) { in.Status.Address = "" }, want: "192.0.2.1"},
+		"ended":                         {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceFailed }, want: "gone"},
+		"lost":                          {change: func(in *rikv1alpha1.Instance) { in.Status.Phase = rikv1alpha1.InstanceUnknown }, want: "10.62.0.5 not ready"},
+		"unknown phase":                 {change: unheard(true), want: "10.62.0.5"},
+		"unknown phase, unready before": {change: unheard(false), want: "10.62.0.5 not ready"},
+		"silent node":                   {silent: true, want: "10.62.0.5 not ready"},
+		"of another":                    {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "10.62.1.5" }, want: "gone"},
+		"nonsense":                      {change: func(in *rikv1alpha1.Instance) { in.Status.Address = "here" }, want: "gone"},
+		"no ports":                      {template: func(t *rikv1alpha1.InstanceTemplate) { t.Containers[0].Ports = nil }, want: "gone"},
+		"host network":                  {template: onHost, change: func(in *rikv1alpha1.Instance) { in.Status.Address = "" }, want: "192.0.2.1"},
 		"app": {template: func(t *rikv1alpha1.InstanceTemplate) {
 			*t = rikv1alpha1.InstanceTemplate{Kind: rikv1alpha1.KindApp, App: &rikv1alpha1.App{Ports: []rikv1alpha1.Port{web}}}
 		}, want: "10.62.0.5"},
@@ -168,16 +168,16 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 	w.silent["n"] = false
 	w.table.NodeChanged("n")
 	if got := w.state("i"); got != "192.0.2.7" {
-		t.Errorf("heard of again: %q", got)
+		t.Errorf("reports again: %q", got)
 	}
 	peer := func() bool { return w.table.journal.get(key{kind: peerKind, name: "n"}).peer.GetAnswers() }
 	if !peer() {
-		t.Error("the others are not told that the node is heard of")
+		t.Error("the others do not receive that the node reports")
 	}
 	w.silent["n"] = true
 	w.table.NodeChanged("n")
 	if peer() {
-		t.Error("the others are not told that the node is silent")
+		t.Error("the others do not receive that the node is silent")
 	}
 	w.silent["n"] = false
 	w.table.config.Carries = func(string) bool { return false }
@@ -191,7 +191,7 @@ func TestEndpointFollowsItsNode(t *testing.T) {
 	w.table.NodeChanged("n")
 	w.changeNode(n, func(n *rikv1alpha1.Node) { n.Labels = map[string]string{"a": "b"} })
 	if got := w.table.journal.version; got != before {
-		t.Errorf("%d changes by what concerns nobody", got-before)
+		t.Errorf("%d changes by updates without effect", got-before)
 	}
 }
 

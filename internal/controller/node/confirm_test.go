@@ -24,8 +24,8 @@ func TestTermAbove(t *testing.T) {
 		nodes []Held
 		want  int64
 	}{
-		{"nobody waits", nil, 0},
-		{"nobody has confirmed", []Held{lower(41, false)}, 0},
+		{"no node waits", nil, 0},
+		{"not confirmed", []Held{lower(41, false)}, 0},
 		{"one has", []Held{lower(41, true)}, 41},
 		{"the highest of the near ones", []Held{lower(41, true), lower(45, false)}, 45},
 		{"a far one counts only by its own name", []Held{lower(41, true), lower(5000, false)}, 41},

@@ -255,7 +255,8 @@ func sameSpec(a, b *rikv1alpha1.Node) bool {
 }
 
 // Paused reports whether so many nodes are lost at once that the fault is more likely in the
-// network than in the nodes: more than a third and at least two, or all.
+// network than in the nodes. That is the case if all nodes are lost, or at least two and more than
+// a third.
 func Paused(silent, all int) bool {
 	return silent > 0 && (silent == all || silent >= 2 && 3*silent > all)
 }

@@ -69,7 +69,7 @@ func TestShape(t *testing.T) {
 	// join.
 	first.Spec.Taints, first.Labels["disk"] = nil, "slow"
 	if again := Shape(first, report(true)); again.Labels["disk"] != "slow" || len(again.Spec.Taints) != 0 {
-		t.Errorf("a later join was heard: %+v", again)
+		t.Errorf("a later join changed the node: %+v", again)
 	}
 	lost := Shape(first, report(false))
 	want := []rikv1alpha1.Taint{{Key: rikv1alpha1.TaintUnreachable, Effect: rikv1alpha1.TaintNoSchedule}}
@@ -113,7 +113,7 @@ func TestStatus(t *testing.T) {
 		paused bool
 		want   string
 	}{
-		{"never heard", nil, false, "Unknown NeverHeard"},
+		{"never reported", nil, false, "Unknown NeverHeard"},
 		{"connected", report(true), false, "True Connected"},
 		{"untold later", nil, true, "True Connected"},
 		{"disk pressure", pressed, false, "True Connected"},
@@ -167,7 +167,7 @@ func TestStatusWithoutScheduler(t *testing.T) {
 	back := n.DeepCopy()
 	look(back, report(true), time.Time{}, later)
 	if c := condition(back); c.Status != metav1.ConditionTrue || c.Reason != "Connected" {
-		t.Errorf("heard of again: %+v", c)
+		t.Errorf("reports again: %+v", c)
 	}
 	look(n, report(false), time.Time{}, later)
 	if c := condition(n); c.Reason != reasonSilent || !c.LastTransitionTime.Time.Equal(later) {

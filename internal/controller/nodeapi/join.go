@@ -224,7 +224,7 @@ func errRevoked(node string) error {
 }
 
 // errNoNode covers two cases: a deleted Node, and a Node that the datastore has lost. The
-// scheduler tells the node which it is.
+// scheduler informs the node which case it is.
 func errNoNode(node string) error {
 	return status.Errorf(codes.PermissionDenied,
 		"the cluster has no Node for the certificate of node %q. If the Node was deleted, its certificate is revoked. To join again, remove identity.pem from its state directory and start it with a token of `rikctl token create`. "+

@@ -79,7 +79,7 @@ func TestDeletedNodeIsRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.connect(t, fresh, "node-1")
-	refused("beside its successor")
+	refused("after its successor joined")
 	if err := w.server.connection("node-1").ctx.Err(); err != nil {
 		t.Errorf("the old certificate disturbed the new node: %v", err)
 	}

@@ -139,7 +139,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Measurements == nil {
-		cfg.Measurements = measurement.NewStore() // nobody reads it
+		cfg.Measurements = measurement.NewStore() // it is written and not read
 	}
 	s := &Server{
 		cfg:      cfg,

@@ -387,7 +387,7 @@ func TestSessionsAreSharedAmongNamespaces(t *testing.T) {
 	}
 	s.Close()
 	if _, err := c.register("modest"); err != nil {
-		t.Errorf("what was left is not free again: %v", err)
+		t.Errorf("the remaining session is not free again: %v", err)
 	}
 }
 

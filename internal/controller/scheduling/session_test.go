@@ -145,7 +145,7 @@ func (f *fixture) until(h *seen, last string) []string {
 				return out
 			}
 		case <-time.After(timeout):
-			f.Fatalf("%q was not told, only %q", last, out)
+			f.Fatalf("%q was not sent, only %q", last, out)
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestListing(t *testing.T) {
 		}
 	}
 	if len(got) != 10 {
-		t.Errorf("told %q, want ten things", got)
+		t.Errorf("sent %q, want ten messages", got)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestChanges(t *testing.T) {
 	f.client.Acknowledge("1", "n", true)
 	f.instances.Put(object("1", "5", "n"))
 	f.want(f.until(h, "ack"), "ack 1")
-	// A status that does not concern the scheduler is not sent, and neither is a node's status.
+	// A node's status is not sent. A status without meaning for the scheduler is not sent either.
 	f.instances.Observe(object("1", "6", "n", func(in *rikv1alpha1.Instance) { in.Status.Ready = true }))
 	f.node("n", "7", func(n *rikv1alpha1.Node) { n.Status.Info.Hostname = "x" })
 	f.node("n", "8", func(n *rikv1alpha1.Node) { n.Spec.Unschedulable = true })
@@ -321,10 +321,10 @@ func TestTheLargestMessageOfANodeDoesNotEndTheSession(t *testing.T) {
 	select {
 	case name := <-seen.nodes:
 		if name != "a" {
-			t.Errorf("heard of node %q, want a", name)
+			t.Errorf("received node %q, want a", name)
 		}
 	case <-time.After(timeout):
-		t.Fatal("nothing was heard of a node that says as much as it may")
+		t.Fatal("the largest message of a node was not received")
 	}
 }
 

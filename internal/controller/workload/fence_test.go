@@ -27,7 +27,7 @@ func TestFencedStopsAndStartsNothing(t *testing.T) {
 		for i, m := range after.Members {
 			ended := m.Instance.Status.Phase.Ended()
 			if !m.Ending && !ended {
-				t.Fatalf("%s, which is %s, is not told to stop", m.Instance.Name, m.Instance.Status.Phase)
+				t.Fatalf("%s, which is %s, does not stop", m.Instance.Name, m.Instance.Status.Phase)
 			}
 			if ended && m.Ending != s.Members[i].Ending {
 				t.Fatalf("%s has ended and is deleted", m.Instance.Name)
@@ -60,15 +60,15 @@ func TestFencedStatus(t *testing.T) {
 		t.Errorf("conditions while fenced (-want +got):\n%s", diff)
 	}
 	if c := fenceChange(&before, &during); c == nil || c.reason != "Fenced" || c.note != "the kcp is silent" {
-		t.Errorf("the fence that closes is told as %+v", c)
+		t.Errorf("the closed fence is reported as %+v", c)
 	}
 	w.Status, s.Fenced = during, ""
 	after, _ := Status(w, s, nil)
 	if c := fenceChange(&during, &after); c == nil || c.reason != "Unfenced" {
-		t.Errorf("the fence that opens is told as %+v", c)
+		t.Errorf("the open fence is reported as %+v", c)
 	}
 	if c := fenceChange(&during, &during); c != nil {
-		t.Errorf("no change is told as %+v", c)
+		t.Errorf("no change is reported as %+v", c)
 	}
 	if c := meta.FindStatusCondition(after.Conditions, rikv1alpha1.WorkloadProgressing); c.Status != metav1.ConditionTrue {
 		t.Errorf("after the fence: %+v, want a rollout that goes on anew", c)

@@ -60,7 +60,7 @@ func (m *member) push(ctx context.Context) error {
 		return err
 	}
 	m.noteSyncer(nil)
-	m.event(corev1.EventTypeNormal, reasonSyncerStarted, "The cluster's syncer runs beside the cluster controller.")
+	m.event(corev1.EventTypeNormal, reasonSyncerStarted, "The cluster's syncer runs in the process of the cluster controller.")
 	return s.Run(ctx)
 }
 

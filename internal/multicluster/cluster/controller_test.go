@@ -133,7 +133,7 @@ func carriesWhatIsAgreed(t *testing.T, s *site) {
 	t.Helper()
 	s.agree(t, "deployments.east.v1.apps")
 	s.agree(t, "configmaps.east.v1.core")
-	poll.Until(t, kube.Timeout, "what was agreed on is carried", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the agreed types are synced", func(ctx context.Context) error {
 		c, err := s.get(ctx, "east")
 		if err != nil {
 			return err
@@ -237,7 +237,7 @@ func staysWhileItIsEmptied(t *testing.T, s *site, gone *workloadv1alpha1.Cluster
 	if imports, err := s.imports(t.Context(), gone.Name); err != nil || len(imports) == 0 {
 		t.Errorf("imports of a Cluster that is being emptied: %v, %v; want them to stay", imports, err)
 	}
-	splitter("the splitter lets go of the Cluster", func(c *workloadv1alpha1.Cluster) {
+	splitter("the splitter releases the Cluster", func(c *workloadv1alpha1.Cluster) {
 		controllerutil.RemoveFinalizer(c, workloadv1alpha1.SplitterFinalizer)
 	})
 }
@@ -259,7 +259,7 @@ func releasesAfterForce(t *testing.T, s *site, held *corev1.ConfigMap) {
 		}
 		return nil
 	})
-	poll.Until(t, kube.Timeout, "what it held is released", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "its objects are released", func(ctx context.Context) error {
 		if err := s.upstream.Get(ctx, client.ObjectKeyFromObject(held), held); err != nil {
 			return err
 		}

@@ -6,7 +6,7 @@
 // importer and its syncer. Each of them is a loop of its own, so that a cluster that does not
 // answer does not block another one. The controller's reconciler combines the two.
 //
-// Reads: Clusters, APIResourceImports, and the Secrets of Clusters; of each physical cluster its
+// Reads: Clusters, APIResourceImports, and the Secrets of Clusters; and each physical cluster's
 // health, version, nodes and types.
 //
 // Writes: APIResourceImports; the status of Clusters, except the syncers' part; events about

@@ -162,7 +162,7 @@ func TestStatusOfAClusterThatReportsTooMuch(t *testing.T) {
 	if len(c.Status.Capacity) > 100 || len(c.Status.Version) > 1000 {
 		t.Errorf("%d resources, %d bytes of version", len(c.Status.Capacity), len(c.Status.Version))
 	}
-	poll.Until(t, kube.Timeout, "what is not imported is named", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "the types that are not imported are named", func(ctx context.Context) error {
 		now, err := s.get(ctx, "talkative")
 		if err != nil {
 			return err

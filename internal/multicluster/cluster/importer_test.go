@@ -45,7 +45,7 @@ func TestTypesThatAlwaysChange(t *testing.T) {
 			t.Errorf("%d rounds in %v, want at most %d", rounds, storm, most)
 		}
 		if reported < rounds-pullBurst-1 {
-			t.Errorf("%d of %d rounds tell that the types change", reported, rounds)
+			t.Errorf("%d of %d rounds report that the types change", reported, rounds)
 		}
 		if time.Since(last) > pullInterval+settle {
 			t.Errorf("the last round was %v ago", time.Since(last))

@@ -168,7 +168,7 @@ func TestSupplySums(t *testing.T) {
 		plus(kube.allocatable, map[string]string{fmt.Sprintf("example.com/r%d", i): "1"}, ofKube)
 	}
 	if len(kube.allocatable) != maxResources {
-		t.Errorf("%d resources are told, want %d", len(kube.allocatable), maxResources)
+		t.Errorf("%d resources are reported, want %d", len(kube.allocatable), maxResources)
 	}
 }
 

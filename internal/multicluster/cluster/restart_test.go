@@ -108,7 +108,7 @@ func (s *site) restarts(t *testing.T, physical *kube.Cluster, before string, sta
 	s.awaitReady(t, "east", metav1.ConditionTrue, workloadv1alpha1.ReasonClusterReady)
 	s.gone(t, deleted)
 	if err := findDownstream(t.Context(), physical, nameDeleted); err == nil {
-		t.Error("what was deleted while no syncer ran is in the cluster still")
+		t.Error("an object that was deleted while no syncer ran is still in the cluster")
 	}
 	poll.Until(t, kube.Timeout, "the change of the meantime is carried", func(ctx context.Context) error {
 		list, err := physical.Client().CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + nameKept})

@@ -26,7 +26,7 @@ var (
 	own = []schema.GroupResource{{Resource: "namespaces"}, {Resource: "nodes"}}
 )
 
-// neverSynced returns why a type is never synced, whoever requests it. It is empty for all other
+// neverSynced returns why a type is never synced, even on request. It is empty for all other
 // types.
 func neverSynced(resource schema.GroupResource) string {
 	switch {

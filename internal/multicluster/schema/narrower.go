@@ -178,7 +178,7 @@ func restName(rest openness) string {
 	case mapped:
 		return "not every value is accepted there"
 	default:
-		return "what is in objects below is not kept"
+		return "fields of objects below are dropped"
 	}
 }
 

@@ -234,7 +234,7 @@ func TestMoves(t *testing.T) {
 		w.Now = w.last.Next
 		w.rests(t, map[string]int32{"a": 2, "b": 2}, 0)
 	})
-	t.Run("what has shrunk goes at once, ready or not", func(t *testing.T) {
+	t.Run("a smaller part takes effect at once, ready or not", func(t *testing.T) {
 		w := newClusterSim(t, policy{}, 8, "a", "b")
 		w.broken["b"] = true
 		w.settle(t)
@@ -317,7 +317,7 @@ func TestMoves(t *testing.T) {
 		w.expect(t, "map[]")
 		w.rests(t, map[string]int32{"b": 1}, 0)
 	})
-	t.Run("what an autoscaler sets is left to it", func(t *testing.T) {
+	t.Run("the replicas of an autoscaler are not changed", func(t *testing.T) {
 		w := newClusterSim(t, policy{}, 10, "a", "b")
 		w.settle(t)
 		w.leaf("a").Autoscaled, w.leaf("a").Replicas = true, 9
@@ -342,7 +342,7 @@ func TestMoves(t *testing.T) {
 		w.forget("a")
 		w.rests(t, map[string]int32{"b": 4}, 0)
 	})
-	t.Run("what has finished is neither moved nor run again", func(t *testing.T) {
+	t.Run("finished work is not moved and does not run again", func(t *testing.T) {
 		w := newClusterSim(t, policy{Divide: workloadv1alpha1.DivideWhole}, 1, "a")
 		w.settle(t)
 		w.leaf("a").Finished = true
@@ -402,7 +402,7 @@ func TestFence(t *testing.T) {
 		w.Now = w.Now.Add(1)
 		w.rests(t, map[string]int32{"a": 0, "b": 10}, 0)
 	})
-	t.Run("never while its syncer is heard of", func(t *testing.T) {
+	t.Run("never while its syncer sends heartbeats", func(t *testing.T) {
 		w := newFenced(t)
 		w.lose("a")
 		w.cluster("a").Silent = time.Time{}
@@ -529,7 +529,7 @@ func TestAllLost(t *testing.T) {
 				w.rests(t, had, 0)
 				for _, name := range []string{"a", "b"} {
 					if d := w.down(name); d.want != had[name] {
-						t.Fatalf("%s is told to run %d, want %d", name, d.want, had[name])
+						t.Fatalf("%s has %d replicas, want %d", name, d.want, had[name])
 					}
 				}
 			}
@@ -708,7 +708,7 @@ func TestRefusedWhole(t *testing.T) {
 			t.Errorf("it is in %v, want a", has)
 		}
 	})
-	t.Run("a progress that nobody wrote", func(t *testing.T) {
+	t.Run("a forged progress", func(t *testing.T) {
 		t.Parallel()
 		for _, forged := range []string{"a=", "=", ",,a=2026", "a=9999-01-01T00:00:00Z", strings.Repeat("x=2020-01-01T00:00:00Z,", 1000)} {
 			w := newClusterSim(t, whole, 1, "a", "b")
@@ -769,7 +769,7 @@ func TestRefusedParts(t *testing.T) {
 		w.Now = w.last.Next
 		w.rests(t, parts{"a": 5, "b": 5}, 0)
 	})
-	t.Run("nobody else takes it", func(t *testing.T) {
+	t.Run("no other cluster accepts it", func(t *testing.T) {
 		t.Parallel()
 		w := newClusterSim(t, policy{}, 4, "a")
 		w.cut["a"] = w.Now

@@ -62,7 +62,7 @@ const (
 	EvictedLater      Code = "EvictedLater"    // At: when the eviction begins
 	NotReady          Code = "NotReady"        // At: when it loses its parts
 	NotReadyTooLong   Code = "NotReadyTooLong" // At: when it became not ready
-	NobodyElse        Code = "NobodyElse"      //
+	NoOtherCluster    Code = "NobodyElse"      //
 	TypeNotServed     Code = "TypeNotServed"   //
 	TypeGone          Code = "TypeGone"        // At: when it loses its parts
 	TypeGoneTooLong   Code = "TypeGoneTooLong" // At: when the type disappeared
@@ -113,7 +113,7 @@ var texts = map[Code]string{
 	EvictedLater:      "its parts are evicted from %[4]s on",
 	NotReady:          "the cluster is not ready; it keeps its parts until %[4]s",
 	NotReadyTooLong:   "the cluster has not been ready since %[4]s",
-	NobodyElse:        "no other cluster takes its parts: it keeps them",
+	NoOtherCluster:    "no other cluster takes its parts: it keeps them",
 	TypeNotServed:     "objects of this type are not copied to the cluster",
 	TypeGone:          "the cluster has stopped serving this type; it keeps its parts until %[4]s",
 	TypeGoneTooLong:   "the cluster has not served this type since %[4]s",

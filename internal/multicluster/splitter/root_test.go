@@ -40,7 +40,7 @@ spec:
 metadata: {name: nightly}
 spec: {jobTemplate: {spec: {template: {spec: {terminationGracePeriodSeconds: 0, containers: [{name: a}]}}}}}`,
 			Root{Name: "nightly", Replicas: 1}},
-		"a grace for ever": {`{metadata: {name: web}, spec: {template: {spec: {terminationGracePeriodSeconds: 10000000000}}}}`,
+		"an endless grace period": {`{metadata: {name: web}, spec: {template: {spec: {terminationGracePeriodSeconds: 10000000000}}}}`,
 			Root{Name: "web", Replicas: 1, TerminationGrace: 100 * 365 * 24 * time.Hour}},
 		"a grace below none": {`{metadata: {name: web}, spec: {template: {spec: {terminationGracePeriodSeconds: -1}}}}`,
 			Root{Name: "web", Replicas: 1}},

@@ -260,7 +260,7 @@ func (st *State) keepStranded(sites []*site) {
 			continue
 		}
 		s.standing, s.lost, s.stranded = Holding, false, true
-		s.reasons = append(s.reasons, Reason{Code: NobodyElse})
+		s.reasons = append(s.reasons, Reason{Code: NoOtherCluster})
 		s.lookAgain(again, st.Now)
 	}
 }

@@ -101,7 +101,7 @@ func broken(v view, next step) string {
 	case next == stepCreate && v.up.finished:
 		return "what has finished runs again"
 	case next == stepRelease && (!v.up.held || wanted):
-		return "let go of what is wanted or not held"
+		return "released an object that is wanted or not held"
 	case next == stepRelease && v.down.seen != absent && !foreign && !v.claim:
 		return "let go before it is gone downstream"
 	case next == stepRelease && v.down.seen != absent && v.down.seen != live:
@@ -212,12 +212,12 @@ func TestDecideExamples(t *testing.T) {
 			truth:  view{kind: typeServed, up: upstreamView{seen: live, uid: "a", held: true}},
 			want:   fmt.Sprint([]step{stepAskUpstream, stepAskType, stepDelete, stepRelease}),
 		},
-		"gone while nobody looked": {
+		"gone while no syncer ran": {
 			cached: view{down: downstreamView{seen: cached, upstreamUID: "a"}},
 			truth:  view{kind: typeServed, up: upstreamView{seen: absent}},
 			want:   fmt.Sprint([]step{stepAskUpstream, stepAskType, stepDelete, stepNothing}),
 		},
-		"deleted downstream by somebody": {
+		"deleted downstream by another client": {
 			cached: view{up: upstreamView{seen: cached, uid: "a", targeted: true, held: true}},
 			truth:  view{up: upstreamView{seen: live, uid: "a", targeted: true, held: true}, down: downstreamView{seen: absent}},
 			want:   fmt.Sprint([]step{stepAskDownstream, stepAskUpstream, stepCreate, stepReport}),

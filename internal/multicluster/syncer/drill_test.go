@@ -102,7 +102,7 @@ func (c *churn) rest() {
 	})
 	for name, uid := range c.stays {
 		if o := has(t, p.down, configMaps, p.there, name, anyhow); o.GetUID() != uid {
-			t.Errorf("%s was deleted, which nobody did upstream", name)
+			t.Errorf("%s was deleted, but not upstream", name)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func newMetrics() *metrics {
 		}, []string{"reason"}),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "rik", Subsystem: "syncer", Name: "delay_seconds",
-			Help:    "Time from when the syncer hears of a change upstream until the physical cluster has taken it.",
+			Help:    "Time from the receipt of an upstream change until the physical cluster has accepted it.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 2, 16), // 5 ms to 164 s
 		}),
 	}

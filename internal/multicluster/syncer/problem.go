@@ -73,6 +73,7 @@ func isTooLong(err error) bool {
 // isUntypable detects an apply with fields that are not in the schema of the server. The server
 // answers it with an internal error.
 func isUntypable(err error) bool {
+	//prose:foreign
 	return apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed to create typed patch object")
 }
 

@@ -33,14 +33,14 @@ func TestRecent(t *testing.T) {
 		kept                  bool
 	}{
 		"the cache is behind":           {before: "9", answer: "10", after: "9", want: "10", kept: true},
-		"it has heard of another write": {before: "8", answer: "10", after: "9", want: "10", kept: true},
-		"it has heard of ours":          {before: "9", answer: "10", after: "10", want: "10"},
-		"it has heard of a later one":   {before: "9", answer: "10", after: "11", want: "11"},
-		"it has heard of the deletion":  {before: "9", answer: "10", after: "", want: ""},
+		"it has received another write": {before: "8", answer: "10", after: "9", want: "10", kept: true},
+		"it has received ours":          {before: "9", answer: "10", after: "10", want: "10"},
+		"it has received a later one":   {before: "9", answer: "10", after: "11", want: "11"},
+		"it has received the deletion":  {before: "9", answer: "10", after: "", want: ""},
 		"it had none":                   {before: "", answer: "10", after: "", want: ""},
 		"it was ahead of the answer":    {before: "11", answer: "10", after: "11", want: "11"},
-		"it has not heard of the end":   {before: "10", answer: "10", after: "10", ended: true, want: "10", kept: true},
-		"it has heard of the end":       {before: "10", answer: "10", after: "", ended: true, want: ""},
+		"it has not received the end":   {before: "10", answer: "10", after: "10", ended: true, want: "10", kept: true},
+		"it has received the end":       {before: "10", answer: "10", after: "", ended: true, want: ""},
 		"too long ago":                  {before: "9", answer: "10", after: "9", later: recentFor, want: "9"},
 		"versions are no numbers":       {before: "a", answer: "b", after: "a", want: "a"},
 	} {

@@ -366,7 +366,7 @@ func TestAnnotationsWithoutRoom(t *testing.T) {
 		}
 		return n, nil
 	}
-	poll.Until(t, kube.Timeout, "an event tells why the object is not synced", func(ctx context.Context) error {
+	poll.Until(t, kube.Timeout, "an event shows why the object is not synced", func(ctx context.Context) error {
 		n, err := reported(ctx)
 		if err == nil && n == 0 {
 			err = errors.New("there is none")

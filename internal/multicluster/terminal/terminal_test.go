@@ -64,7 +64,7 @@ func TestExpires(t *testing.T) {
 		"a clock was ahead": {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}, " + ahead + "}", "2026-06-01T00:01:00Z"},
 		"no time to live":   {"{apiVersion: batch/v1, kind: Job, spec: {}, " + done + "}", ""},
 		"it has not ended":  {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}}", ""},
-		"nobody knows when": {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}, status: {conditions: [{type: Failed, status: \"True\"}]}}", ""},
+		"without a time":    {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 60}, status: {conditions: [{type: Failed, status: \"True\"}]}}", ""},
 		"another kind":      {"{apiVersion: batch/v1, kind: CronJob, spec: {ttlSecondsAfterFinished: 60}, " + done + "}", ""},
 		"a negative time":   {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: -1}, " + done + "}", ""},
 		"an endless one":    {"{apiVersion: batch/v1, kind: Job, spec: {ttlSecondsAfterFinished: 9223372036854775807}, " + done + "}", "2125-12-09T03:04:05Z"},

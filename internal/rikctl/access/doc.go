@@ -1,4 +1,4 @@
-// Package access gives commands access to the API server that rik's configuration names: typed
-// clients, REST clients, the namespace and the server's types, for rik's own commands and for
-// kubectl's.
+// Package access gives commands access to the API server that rik's configuration names. It has
+// typed clients, REST clients, the namespace and the server's types. Both rik's own commands and
+// those of kubectl use it.
 package access

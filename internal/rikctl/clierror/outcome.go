@@ -231,6 +231,8 @@ var ofConnections = []string{
 }
 
 // textRules are applied in order; the first match decides.
+//
+//prose:foreign
 var textRules = []struct {
 	marks []string
 	code  int
@@ -241,7 +243,7 @@ var textRules = []struct {
 	{[]string{"x509: certificate is valid for", "x509: certificate is not valid for any names", "x509: cannot validate certificate for"}, ExitUnreachable,
 		"the certificate of %s does not name that address; set cluster.server to an address that it names, or start the server with --tls-san for this one"},
 	{[]string{"x509: certificate signed by unknown authority", "failed to verify certificate"}, ExitUnreachable,
-		"the certificate of %s is not signed by the authority in the configuration; this may be another cluster, or the cluster was set up again (its data directory has the current config.yaml)"},
+		"the certificate of %s is not signed by the authority in the configuration. This may be another cluster, or the cluster was set up again. Its data directory has the current config.yaml"},
 	{[]string{" is forbidden: "}, ExitDenied, `"rikctl auth can-i --list" shows what you may do; an administrator can grant more`},
 	{[]string{"unable to upgrade connection: container "}, ExitInvalid, ""},
 	{[]string{"unable to upgrade connection"}, ExitUnreachable, `"rikctl get nodes" shows whether the instance's node is Ready`},

@@ -14,6 +14,7 @@ import (
 	"rik.dev/rik/internal/rikctl/config"
 )
 
+//prose:foreign
 func TestOutcomeOf(t *testing.T) {
 	t.Parallel()
 	workloads := schema.GroupResource{Group: "rik.dev", Resource: "workloads"}

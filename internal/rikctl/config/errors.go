@@ -80,8 +80,8 @@ func WrongKubeconfig(path string, err error) error {
 }
 
 // form describes the expected form of a configuration.
-const form = `the file must look like "cluster: {name: NAME, server: 'https://HOST:5000', certificateAuthority: FILE, token: TOKEN}", ` +
-	`with clientCertificate and clientKey instead of the token for a user with a certificate; "rikctl config set-cluster" writes such a file`
+const form = `the file must look like "cluster: {name: NAME, server: 'https://HOST:5000', certificateAuthority: FILE, token: TOKEN}". ` +
+	`A user with a certificate has clientCertificate and clientKey in place of the token. "rikctl config set-cluster" writes such a file`
 
 func nextForServer(where string) string {
 	if where == "$"+EnvServer {

@@ -1,5 +1,5 @@
 // Package describe has the command describe. It is kubectl's, with describers for rik's own types.
-// What they write is rendered from objects, without a server.
+// The describers render objects and use no server.
 package describe
 
 import "rik.dev/rik/internal/rikctl/access"

@@ -167,7 +167,7 @@ func TestMany(t *testing.T) {
 	}
 	all.Wait()
 	if text := r.err.String(); text != "" {
-		t.Errorf("errors were told: %s", text)
+		t.Errorf("errors were printed: %s", text)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestSlowReader(t *testing.T) {
 		quick := r.dial(t)
 		_, _ = quick.Write([]byte("q"))
 		if got, err := io.ReadAll(quick); string(got) != "quick" || err != nil {
-			t.Errorf("beside a slow reader: %q, %v", got, err)
+			t.Errorf("with a slow reader: %q, %v", got, err)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func TestFailures(t *testing.T) {
 	for _, want := range []string{"to port 80 failed: connection refused\n", portstream.ErrCut.Error()} {
 		for !strings.Contains(r.err.String(), want) {
 			if time.Now().After(deadline) {
-				t.Fatalf("told were %q, want also %q", r.err.String(), want)
+				t.Fatalf("printed were %q, want also %q", r.err.String(), want)
 			}
 			<-time.After(time.Millisecond)
 		}
@@ -284,6 +284,6 @@ func TestListenTakesAllOrNothing(t *testing.T) {
 		Addresses: []string{Localhost}, Ports: []Port{{Remote: 80}, {Local: port, Remote: 81}}, Out: &out,
 	})
 	if err == nil || !strings.Contains(err.Error(), strconv.Itoa(port)) || out.Len() > 0 {
-		t.Errorf("Listen() with a taken port = %v, and %q was told", err, out.String())
+		t.Errorf("Listen() with a taken port = %v, and %q was printed", err, out.String())
 	}
 }

@@ -40,10 +40,10 @@ func (t *tool) apiNegotiateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "negotiate --plan [RESOURCE]",
 		Short: "Show what publishing a type would do",
-		Long: `Show what publishing a type would do: the schema on which the clusters agree, the
-fields that it leaves out and the clusters that cause this, and the fields that make
-a cluster incompatible. An example document shows each difference. The result is
-computed from the present state of the kcp. Nothing changes.
+		Long: `Show what publishing a type would do. The output has the schema on which the clusters
+agree, the fields that it leaves out with the clusters that cause this, and the fields
+that make a cluster incompatible. An example document shows each difference. The result
+is computed from the present state of the kcp. Nothing changes.
 
 RESOURCE is a type such as deployments or deployments.apps; the default is all types.
 The kcp negotiates by itself. To publish a type:

@@ -29,11 +29,12 @@ func (t *tool) confirmCommand() *cobra.Command {
 	var all, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "confirm NODE...",
-		Short: "Confirm the action that nodes wait with",
-		Long: `A node waits for a confirmation before an action that a lost or wrong datastore
-may have caused: to stop instances that the cluster has no record of, to obey
-another cluster, or to obey a controller with a lower term than before. "get
-nodes" shows ConfirmationNeeded, and "describe node" shows the action.
+		Short: "Confirm the action for which nodes wait",
+		Long: `Confirm an action that a node has not performed yet, because a lost or wrong
+datastore may have caused it. There are three such actions: to stop instances that the
+cluster has no record of, to join another cluster, and to accept a controller with a
+lower term than before. "get nodes" shows ConfirmationNeeded, and "describe node" shows
+the action.
 
 Find the cause first. If the server was started with an empty or a different
 datastore, start it with the right one. Then there is nothing to confirm.`,

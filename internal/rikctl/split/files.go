@@ -114,6 +114,7 @@ func (t *trial) apply(ctx context.Context, o fileObject) (*unstructured.Unstruct
 		return t.overlaid(ctx, o)
 	}
 	// For a value of the wrong type, the server returns an error without a reason.
+	//prose:foreign
 	if err != nil && strings.Contains(err.Error(), "failed to create typed patch object") {
 		return nil, clierror.InvalidError{Source: o.source, Err: errors.New(err.Error())}
 	}

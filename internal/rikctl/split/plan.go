@@ -64,15 +64,15 @@ func NewPlanCommand(factory *access.Factory) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE",
 		Short: "Show how applying files would change the split over clusters",
-		Long: `Show what would happen on a kcp if files were applied: for each object in them that is
-split over clusters, the parts NOW, after the NEXT step and THEN, after the last step,
-with the reasons and the followers of the object. For a Placement or a Cluster in the
-files, also show the other objects that it changes. Nothing changes: the server
-validates the objects as with "rikctl apply", and stores nothing.
+		Long: `Show what would happen on a kcp if files were applied. For each object that is split over
+clusters, show its parts NOW, its parts after the NEXT step, and its parts THEN, after the
+last step. Also show the reasons, and the objects that follow it to its clusters. For a
+Placement or a Cluster in the files, also show the other objects that it changes. Nothing
+changes: the server validates the objects as with "rikctl apply", and stores nothing.
 
-The plan assumes that a Cluster which is not registered yet is ready and accepts the same
-types as the others, that ready clusters do what is requested, and that clusters which
-are not ready stay so.
+The plan makes three assumptions. A Cluster that is not registered yet is ready and accepts
+the same types as the others. Ready clusters do what is requested. Clusters that are not
+ready stay so.
 
 The exit code is 0 if nothing would change, 1 if something would change, and above 1 on
 an error.`,

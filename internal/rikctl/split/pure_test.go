@@ -147,7 +147,7 @@ func TestScenarios(t *testing.T) {
 		}
 	}
 	if len(before.clusters) != 2 || before.cluster("east").Status.Conditions[0].Status != metav1.ConditionTrue {
-		t.Errorf("the scene before has become %v", before.clusters)
+		t.Errorf("the first snapshot has become %v", before.clusters)
 	}
 }
 

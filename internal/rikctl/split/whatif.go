@@ -42,10 +42,9 @@ func NewWhatifCommand(factory *access.Factory) *cobra.Command {
 		Use:   "whatif [--lose-cluster NAME] [--add-cluster NAME] [TYPE/NAME ...]",
 		Short: "Show what would move if clusters were added, removed or lost",
 		Long: `Show how the split of objects would change on a kcp if clusters were lost, added,
-cordoned, not ready or removed: the parts of each cluster in the end, and the replicas
-that no cluster accepts. Name objects to limit the result to them. The result compares
-the end with and without the change. It is computed from the present state of the kcp.
-Nothing changes.
+cordoned, not ready or removed. The result has the final parts of each cluster, with and
+without the change, and the replicas that no cluster accepts. Name objects to limit the
+result to them. It is computed from the present state of the kcp. Nothing changes.
 
 A lost cluster is not ready and sends no heartbeats. A cluster that is not ready still
 sends heartbeats. A removed cluster is unregistered, and its objects stay. An added

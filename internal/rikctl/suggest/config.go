@@ -21,7 +21,7 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 	}
 	server := found.File.Cluster.Server
 	if !onThisMachine(server) {
-		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials: copy config.yaml from the data directory of that server, set the https URL of the server in it, and name the copy with --config or $RIKCONFIG", found.Origin(), server)
+		o.Next = fmt.Sprintf("the configuration %s has neither the authority of %s nor credentials. Copy config.yaml from the data directory of that server, set the https URL of the server in it, and name the copy with --config or $RIKCONFIG", found.Origin(), server)
 		return o
 	}
 	path := t.Getter.Source.SystemPath()
@@ -41,6 +41,7 @@ func (t *tool) suggestConfig(o clierror.Outcome, args []string) clierror.Outcome
 // needsCredentials reports whether the client does not trust the server's certificate, or the
 // server does not accept the client.
 func needsCredentials(o clierror.Outcome) bool {
+	//prose:foreign
 	return o.Code == clierror.ExitDenied || clierror.ContainsAny(o.Text, []string{"certificate signed by unknown authority", "failed to verify certificate"}) || clierror.IsForeign(o.Text)
 }
 

@@ -37,10 +37,10 @@ func NewCommand(factory *access.Factory, explainObject func(cmd *cobra.Command, 
 does not run as it should, such as with CrashLoopBackOff or ImagePullFailed, also show
 the cause and the next step.
 
-On a kcp, explain the split of an object over clusters. For each cluster, show what it
-may have (STANDING), its WEIGHT in the split, the part that it HAS, the part that it GETS
-with the next step, its SHARE in the end, and how many replicas are READY. The result is
-computed from the present state of the kcp. Nothing changes.`,
+On a kcp, explain the split of an object over clusters. For each cluster, show whether it
+may have replicas (STANDING), its WEIGHT in the split, and the part that it HAS. Also show
+the part that it GETS with the next step, its final SHARE, and how many replicas are READY.
+The result is computed from the present state of the kcp. Nothing changes.`,
 		Example: cmdline.Example(`
 rikctl why web-x7k2p
 rikctl why deployment/web

@@ -63,7 +63,7 @@ func TestStringKeepsTheSecret(t *testing.T) {
 		t.Errorf("printed %q, which holds the secret", got)
 	}
 	if !token.SecretIs("very-secret-text") || token.SecretIs("very-secret-tex") {
-		t.Error("SecretIs does not tell the secret from another text")
+		t.Error("SecretIs does not distinguish the secret from another text")
 	}
 }
 

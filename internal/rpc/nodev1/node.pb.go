@@ -88,7 +88,7 @@ const (
 	Problem_PROBLEM_UNKNOWN_INSTANCE Problem = 1 // the node has nothing of it
 	Problem_PROBLEM_NOT_RUNNING      Problem = 2
 	Problem_PROBLEM_UNSUPPORTED      Problem = 3
-	Problem_PROBLEM_LOST             Problem = 4 // what was suspended could not go on, and is made anew
+	Problem_PROBLEM_LOST             Problem = 4 // the suspended instance could not be resumed and is created again
 )
 
 // Enum value maps for Problem.

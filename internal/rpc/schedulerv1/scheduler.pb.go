@@ -1310,7 +1310,7 @@ func (x *Displace) GetForUid() string {
 type NodeReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"` // heard of within the deadline
+	Connected     bool                   `protobuf:"varint,2,opt,name=connected,proto3" json:"connected,omitempty"` // it has reported within the deadline
 	Info          []byte                 `protobuf:"bytes,3,opt,name=info,proto3" json:"info,omitempty"`            // rik.dev/v1alpha1 NodeStatus in protobuf, without conditions; empty: unchanged
 	DiskPressure  bool                   `protobuf:"varint,4,opt,name=disk_pressure,json=diskPressure,proto3" json:"disk_pressure,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // that the node asks for

@@ -123,11 +123,11 @@ func TestNodeTakesAsManyAsItHasAddresses(t *testing.T) {
 		network bool
 		want    int
 	}{
-		"a small range":        {"10.62.0.8/29", true, 5},
-		"a large range":        {"10.62.0.0/24", true, 7},
-		"none yet":             {"", true, 7},
-		"no network":           {"10.62.0.8/29", false, 7},
-		"what nobody can read": {"fd00::/125", true, 7},
+		"a small range":       {"10.62.0.8/29", true, 5},
+		"a large range":       {"10.62.0.0/24", true, 7},
+		"none yet":            {"", true, 7},
+		"no network":          {"10.62.0.8/29", false, 7},
+		"an unreadable range": {"fd00::/125", true, 7},
 	} {
 		v := newInventory()
 		v.Begin()
@@ -249,7 +249,7 @@ func TestDeletedNodeIsForgotten(t *testing.T) {
 			}
 			v.Seen("first", start.Add(3*timeout))
 			if lost := v.Expire(start.Add(3 * timeout)); len(lost) != 0 {
-				t.Errorf("lost = %v, want nobody", lost)
+				t.Errorf("lost = %v, want none", lost)
 			}
 			if c := v.Connectivities(); len(c) != 1 {
 				t.Errorf("connectivities = %+v, want that of first only", c)
@@ -278,7 +278,7 @@ func TestUnlistedNodeMayBeListedYet(t *testing.T) {
 	v.SetNode(nodeObject("listed"), start)
 	v.Synced()
 	if c := v.Connectivities(); len(c) != 1 || c[0].Name != "listed" || !c[0].Connected {
-		t.Errorf("connectivities = %+v, want that listed is heard of", c)
+		t.Errorf("connectivities = %+v, want listed to be connected", c)
 	}
 }
 
@@ -348,15 +348,15 @@ func TestExplanationsAreSentWhenTheyChange(t *testing.T) {
 		t.Fatalf("first explanation = %+v, want NoNodes for all three", r.Unplaced)
 	}
 	if r = place(v, start); len(r.Unplaced) != 0 {
-		t.Fatalf("told again: %+v", r.Unplaced)
+		t.Fatalf("sent again: %+v", r.Unplaced)
 	}
 	v.SetPending(facts("late", "w"))
 	if r = place(v, start); len(r.Unplaced) != 1 || r.Unplaced[0].UID != "late" {
-		t.Fatalf("told after a newcomer: %+v, want late only", r.Unplaced)
+		t.Fatalf("sent after a newcomer: %+v, want late only", r.Unplaced)
 	}
 	addNode(v, "tiny", 0)
 	if r = place(v, start.Add(time.Second)); len(r.Unplaced) != 0 || r.SendAt.IsZero() {
-		t.Fatalf("changed explanation = %+v, want it to be told later", r)
+		t.Fatalf("changed explanation = %+v, want it to be sent later", r)
 	}
 	if r = place(v, r.SendAt); len(r.Unplaced) != 4 || r.Unplaced[0].Reason != "InsufficientCPU" {
 		t.Fatalf("changed explanation = %+v, want InsufficientCPU for all four", r)
@@ -488,7 +488,7 @@ func TestTemplateMayComeLate(t *testing.T) {
 	}
 	v.SetTemplate("ns/w", template(0))
 	if r := place(v, start); len(r.Unplaced) != 1 {
-		t.Fatalf("placing = %+v, want no room beside the bound one", r)
+		t.Fatalf("placing = %+v, want no room next to the bound one", r)
 	}
 	v.Remove("bound")
 	if got := bindingUIDs(place(v, start)); !slices.Equal(got, []string{"a"}) {

@@ -175,6 +175,6 @@ func TestExplain(t *testing.T) {
 		}
 	}
 	if _, ok := v.Explain("nobody"); ok {
-		t.Error("Explain(nobody) is known")
+		t.Error("Explain(unknown) is known")
 	}
 }

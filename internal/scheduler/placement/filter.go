@@ -50,8 +50,8 @@ var (
 	words = [outcomes]string{
 		notReady: "not ready", unschedulable: "unschedulable", diskPressure: "under disk pressure",
 		tainted: "with a taint that is not tolerated", selectorMismatch: "not matching the node selector",
-		affinityMismatch: "not matching the node affinity", kindMissing: "unable to run this kind",
-		machineMissing: "unable to run microVMs",
+		affinityMismatch: "not matching the node affinity", kindMissing: "not able to run this kind",
+		machineMissing: "not able to run microVMs",
 		runtimeMissing: "without the runtime", networkMissing: "without a network for instances",
 		networkBroken: "with a network that does not work",
 		portForeign:   "with a port used by the machine itself", lacksCPU: "with too little cpu", lacksMemory: "with too little memory",

@@ -42,9 +42,9 @@ func TestFilters(t *testing.T) {
 		reason    string
 	}{
 		"readiness": {
-			bad:    testNode("bad", func(n *Node) { n.Ready, n.NotReady = false, "not heard of" }),
+			bad:    testNode("bad", func(n *Node) { n.Ready, n.NotReady = false, "not connected" }),
 			good:   testNode("good"),
-			filter: "Readiness", reason: "not heard of",
+			filter: "Readiness", reason: "not connected",
 		},
 		"cordon": {
 			bad: testNode("bad", func(n *Node) { n.Unschedulable = true }), good: testNode("good"),
@@ -149,7 +149,7 @@ func TestFilters(t *testing.T) {
 			bad: testNode("bad", binds(8080)), good: testNode("good"),
 			shape: []func(*ShapeConfig){hostPort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
 		},
-		"port of the machine, beside one of its loopback": {
+		"port of the machine, next to one of its loopback": {
 			bad: testNode("bad", uses(8080)), good: testNode("good", binds(8080)),
 			shape: []func(*ShapeConfig){nodePort(8080)}, filter: "HostPorts", reason: "port 8080/TCP is used by the machine itself",
 		},

@@ -119,7 +119,7 @@ type model struct {
 	syncer struct {
 		clock
 		down, cutUp, cutDown fault
-		silenced, stale          fault // its heartbeats are lost; its watch receives nothing
+		silenced, stale      fault // its heartbeats are lost; its watch receives nothing
 		renewals             fencing.Renewals
 		nextBeat, nextLook   time.Time
 	}

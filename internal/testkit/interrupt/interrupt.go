@@ -37,7 +37,7 @@ var handle = sync.OnceFunc(func() {
 		s := <-signals
 		signal.Stop(signals)
 		fmt.Fprintf(os.Stderr, "%s: what the tests made is removed first; again, and it is left\n", s)
-		send(errors.New("the tests were told to stop: " + s.String()))
+		send(errors.New("the tests received the signal to stop: " + s.String()))
 	}()
 })
 

@@ -29,7 +29,7 @@ func TestInterrupt(t *testing.T) {
 		t.Cleanup(func() { t.Log("removed what it made") })
 		interrupt.Handle()
 		if err := interrupt.Cause(); err != nil {
-			t.Errorf("before it is told to stop: %v", err)
+			t.Errorf("before the signal: %v", err)
 		}
 		t.Log("waiting")
 		wait()
@@ -48,7 +48,7 @@ func TestInterrupt(t *testing.T) {
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 				t.Errorf("it ended with %v, want a test's failure", err)
 			}
-			for _, want := range []string{"told to stop: interrupt", "it never comes", "removed what it made"} {
+			for _, want := range []string{"signal to stop: interrupt", "it never comes", "removed what it made"} {
 				if !strings.Contains(out.said.String(), want) {
 					t.Errorf("it does not say %q, but\n%s", want, out.said.String())
 				}

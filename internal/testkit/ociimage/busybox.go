@@ -14,7 +14,7 @@ import (
 const BusyboxPath = "/bin/busybox"
 
 // BusyboxSpec describes a root file system with this machine's static busybox: /bin/sh and a
-// link for each applet, root and nobody in /etc/passwd, and the usual directories.
+// link for each applet, the usual users in /etc/passwd, and the usual directories.
 func BusyboxSpec() (Spec, error) {
 	if err := requireStatic(BusyboxPath); err != nil {
 		return Spec{}, err
@@ -45,8 +45,8 @@ func BusyboxSpec() (Spec, error) {
 	}, nil
 }
 
-// ProgramSpec describes an image that runs a static program as its entrypoint and as the user
-// nobody. With shell it also has busybox.
+// ProgramSpec describes an image that runs a static program as its entrypoint and without
+// privileges. With shell it also has busybox.
 func ProgramSpec(program string, shell bool) (Spec, error) {
 	spec := Spec{Files: map[string]File{}}
 	if shell {

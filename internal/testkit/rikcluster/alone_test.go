@@ -69,7 +69,7 @@ func TestAlone(t *testing.T) {
 				t.Errorf("the process runs %q, want %q", got, want)
 			}
 			if name == "second" && os.Getenv(fails) != "" {
-				t.Error("told to fail")
+				t.Error("asked to fail")
 			}
 		})
 	}

@@ -818,7 +818,7 @@ func schema_rik_api_rik_v1alpha1_EnvVarSource(ref common.ReferenceCallback) comm
 					},
 					"fieldRef": {
 						SchemaProps: spec.SchemaProps{
-							Description: "fieldRef is the path of a field of the instance: metadata.name, metadata.namespace, metadata.uid, spec.nodeName, status.address or status.hostAddress.",
+							Description: "fieldRef is the path of a field of the instance. It is one of metadata.name, metadata.namespace, metadata.uid, spec.nodeName, status.address and status.hostAddress.",
 							Type:        []string{"string"},
 							Format:      "",
 						},

@@ -57,12 +57,13 @@ func TestFullDisk(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		//prose:foreign
 		logger.Panic("failed to create WAL", zap.String("path", "wal"), zap.Error(&os.PathError{Op: "write", Path: "wal", Err: syscall.ENOSPC}))
 	}()
 	err := <-end.reported
 	<-ended
 	if !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("told %v, want the cause", err)
+		t.Errorf("Err() = %v, want the cause", err)
 	}
 	if got := explain("/data/etcd", err).Error(); !strings.Contains(got, "/data/etcd: failed to create WAL: write wal: no space left") || !strings.Contains(got, "next: free ") {
 		t.Errorf("explain = %q", got)

@@ -15,6 +15,8 @@ const authMessage = "simple token is not cryptographically signed"
 
 // A server with a new store may look up the term before the first batch of writes has stored
 // it. It tries again after 4 s. With another cause, the same message is an error.
+//
+//prose:foreign
 const (
 	storageVersionMessage = "failed to update storage version"
 	noTermYet             = "missing term information"

@@ -137,7 +137,7 @@ func (s *Server) connect(ctx context.Context, most time.Duration, cfg drivers.Co
 			return nil, err
 		}
 		if unreached { // kine does not wait for a MySQL server
-			logrus.Errorf("Failed to reach the database: %v", err)
+			logrus.Errorf("The database cannot be reached: %v", err)
 		}
 		if !pause.For(ctx, connectInterval) {
 			return nil, context.Cause(ctx)

@@ -34,8 +34,8 @@ const (
 	freeAtMost = 10
 	// freePages is the number of free pages that are always kept.
 	freePages = 256
-	// pagesAtOnce is the number of pages returned to the disk in one transaction, for which
-	// writers wait.
+	// pagesAtOnce is the number of pages returned to the disk in one transaction. Writers wait
+	// for that transaction.
 	pagesAtOnce = 500
 	// vacuumPause is the pause that allows writers in between.
 	vacuumPause = 20 * time.Millisecond

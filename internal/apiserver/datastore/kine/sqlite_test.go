@@ -203,11 +203,11 @@ func TestFilesThatAreNoDatabase(t *testing.T) {
 // context ends.
 func TestOpeningEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
-	why := errors.New("no patience")
+	why := errors.New("the test ends the wait")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
 	_, err := Start(ctx, Config{Source: "postgres://u@127.0.0.1:1/rik", SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err == nil {
-		t.Error("a database that nobody serves is opened")
+		t.Error("a database without a server is opened")
 	}
 }

@@ -66,10 +66,10 @@ func TestToJSONRefuses(t *testing.T) {
 		body []byte
 		code int32
 	}{
-		"a kind that nobody knows": {foreign.Bytes(), http.StatusUnsupportedMediaType},
-		"nothing":                  {nil, http.StatusBadRequest},
-		"half an object":           {whole[:len(whole)-3], http.StatusBadRequest},
-		"no object":                {[]byte("k8s\x00\xff\xff"), http.StatusBadRequest},
+		"an unknown kind": {foreign.Bytes(), http.StatusUnsupportedMediaType},
+		"nothing":         {nil, http.StatusBadRequest},
+		"half an object":  {whole[:len(whole)-3], http.StatusBadRequest},
+		"no object":       {[]byte("k8s\x00\xff\xff"), http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -53,7 +53,7 @@ func TestTranslate(t *testing.T) {
 		{"the same version", `{"metadata":{"resourceVersion":"7"}}`, `{"metadata":{"resourceVersion":"7"}}`, false},
 		{"another version", `{"metadata":{"resourceVersion":"6"}}`, `{"metadata":{"resourceVersion":"6"}}`, true},
 		{
-			"a large number beside", `{"spec":{"template":{"spec":{"priority":9007199254740995}}}}`,
+			"a large number in another field", `{"spec":{"template":{"spec":{"priority":9007199254740995}}}}`,
 			`{"metadata":{"resourceVersion":"7"},"spec":{"template":{"spec":{"priority":9007199254740995}}}}`, false,
 		},
 	} {

@@ -177,7 +177,7 @@ func TestChangeWaits(t *testing.T) {
 			}
 		})
 	})
-	t.Run("not for ever", func(t *testing.T) {
+	t.Run("with a timeout", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			g := serving("7")

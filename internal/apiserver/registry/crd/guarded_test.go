@@ -167,7 +167,7 @@ func TestOthersAreNotGuarded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := k.serve(t.Context(), properties("color")); err != nil {
-		t.Errorf("narrowing a type that is nobody's but its maker's: %v", err)
+		t.Errorf("narrowing a type that is not negotiated: %v", err)
 	}
 	if err := crds.Delete(t.Context(), k.crd, metav1.DeleteOptions{}); err != nil {
 		t.Errorf("deleting it: %v", err)

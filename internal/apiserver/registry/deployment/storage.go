@@ -32,7 +32,7 @@ import (
 // k8s.io/kubernetes/pkg/controlplane/apiserver.
 type Provider struct {
 	// Authorizer decides who may write templates with access beyond an instance's sandbox. If it
-	// is nil, nobody may.
+	// is nil, all such templates are refused.
 	Authorizer authorizer.Authorizer
 	// NodePorts is the range of node ports that workloads may use. Zero means all.
 	NodePorts validation.NodePorts

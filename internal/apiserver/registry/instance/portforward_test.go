@@ -59,10 +59,10 @@ func TestPortForward(t *testing.T) {
 		s.Out("you said " + string(d.GetData()))
 		s.Print(nodev1.NewEndOfOutput())
 		if d = s.Read(); string(d.GetData()) != "more" {
-			return &nodev1.SessionEnd{Error: "after its own end the instance heard " + d.String()}
+			return &nodev1.SessionEnd{Error: "after its own end the instance received " + d.String()}
 		}
 		if d = s.Read(); !d.GetEndOfInput() {
-			return &nodev1.SessionEnd{Error: "at the client's end the instance heard " + d.String()}
+			return &nodev1.SessionEnd{Error: "at the client's end the instance received " + d.String()}
 		}
 		return &nodev1.SessionEnd{}
 	})

@@ -46,7 +46,7 @@ type Config struct {
 	// Sessions connect to the nodes. Without them log, exec and portforward answer 503.
 	Sessions Sessions
 	// Authorizer is called again for a command or a port over a WebSocket, which arrives as a
-	// GET. If it is nil, nobody may open one.
+	// GET. If it is nil, all of them are refused.
 	Authorizer authorizer.Authorizer
 }
 

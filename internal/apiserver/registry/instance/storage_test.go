@@ -209,7 +209,7 @@ func TestConditionsFollowTheStatus(t *testing.T) {
 	f := setup(t, registry.Config{})
 	made := f.create(t, of("web"))
 	if len(made.Status.Conditions) != 0 {
-		t.Errorf("conditions of what nobody bound = %v", made.Status.Conditions)
+		t.Errorf("conditions of an unbound instance = %v", made.Status.Conditions)
 	}
 	i, err := f.direct.Get(t.Context(), "team", made.Name)
 	if err != nil {

@@ -127,8 +127,8 @@ func validateUpdate(ctx context.Context, i, old *rik.Instance) field.ErrorList {
 	}
 	errs = append(errs, validateOrphan(ctx, i, old.Annotations[rikv1alpha1.AnnotationOrphaned])...)
 	had, has := slices.Contains(old.Finalizers, rikv1alpha1.FinalizerNode), slices.Contains(i.Finalizers, rikv1alpha1.FinalizerNode)
-	// Nobody may remove it before the deletion, because then the node would never be informed of
-	// the end.
+	// Its removal before the deletion is refused, because then the node would never be informed
+	// of the end.
 	if had && !has && (old.DeletionTimestamp == nil || !store.Trusted(ctx)) {
 		errs = append(errs, field.Forbidden(at.Child("finalizers"),
 			`"`+rikv1alpha1.FinalizerNode+`" is removed when the node confirms that the instance has ended; to delete without the confirmation, use --force --grace-period=0`))

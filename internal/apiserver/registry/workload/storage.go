@@ -26,8 +26,8 @@ import (
 )
 
 // VerbPrivileged is the verb on workloads that allows a user to write templates with access
-// beyond an instance's sandbox: host paths, the host network, privileged containers, added
-// capabilities, and images and programs of the node itself.
+// beyond an instance's sandbox. Such access is host paths, the host network, privileged
+// containers, added capabilities, and images and programs of the node itself.
 //
 // It is checked at cluster scope, with the namespace as the name of the resource. A Role in a
 // namespace does not grant it, even for every verb. Only a ClusterRoleBinding does.

@@ -13,7 +13,8 @@ const (
 	requestMemory = "64Mi"
 )
 
-// unprivilegedUser is the user (unprivilegedUser) for processes without privileges in images without an operating system.
+// unprivilegedUser is the usual UID for processes without privileges in images without an
+// operating system.
 const unprivilegedUser = 65532
 
 // secretMode lets that user read files that belong to root. Other users of the node cannot access

@@ -18,7 +18,8 @@ type State struct {
 	Imports []*apiresourcev1alpha1.APIResourceImport
 	// Negotiated are the negotiated resources of every version.
 	Negotiated []*apiresourcev1alpha1.NegotiatedAPIResource
-	// CRD is the CRD of the resource, whoever created it, or nil if it does not exist.
+	// CRD is the CRD of the resource, created by negotiation or by a user. It is nil if it does not
+	// exist.
 	CRD *apiextensionsv1.CustomResourceDefinition
 	// Native are the versions that the kcp itself serves.
 	Native []apiresourcev1alpha1.CommonAPIResourceSpec

@@ -110,7 +110,7 @@ func (s *site) within(ctx context.Context, root string, bound int64) error {
 		sum += n
 	}
 	if sum > bound {
-		return fmt.Errorf("%d replicas are told to run, and %d may: %v", sum, bound, leaves.Items)
+		return fmt.Errorf("%d replicas are requested, and %d are allowed: %v", sum, bound, leaves.Items)
 	}
 	return nil
 }

@@ -198,7 +198,7 @@ func TestClusterRemoved(t *testing.T) {
 	})
 	s.unregister("north")
 	s.until("web", "west=6")
-	s.eventually("the Cluster is let go of when its leaf is gone", func(ctx context.Context) error {
+	s.eventually("the Cluster is released when its leaf is gone", func(ctx context.Context) error {
 		_, err := s.objects.Resource(clusters).Get(ctx, s.cluster("north"), metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil

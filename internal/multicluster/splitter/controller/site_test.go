@@ -509,7 +509,7 @@ func (s *site) images(root, want string) {
 // reported waits until an event about a root exists.
 func (s *site) reported(root, reason, message string) {
 	s.Helper()
-	s.eventually("an event tells of "+reason, func(ctx context.Context) error {
+	s.eventually("an event has the reason "+reason, func(ctx context.Context) error {
 		events, err := s.server.Client.CoreV1().Events(s.namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

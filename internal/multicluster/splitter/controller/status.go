@@ -113,7 +113,7 @@ func lostClusters(w *loader.RootState, result splitter.Result) map[string]bool {
 	lost := map[string]bool{}
 	for _, share := range result.Explanation.Clusters {
 		lost[share.Cluster] = share.Standing == splitter.Out ||
-			slices.ContainsFunc(share.Reasons, func(r splitter.Reason) bool { return r.Code == splitter.NobodyElse })
+			slices.ContainsFunc(share.Reasons, func(r splitter.Reason) bool { return r.Code == splitter.NoOtherCluster })
 	}
 	for i := range w.State.Clusters {
 		if c := &w.State.Clusters[i]; c.Ready && !c.Removing {

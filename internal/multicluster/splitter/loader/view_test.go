@@ -425,19 +425,19 @@ func TestRelate(t *testing.T) {
 		"a chain":              {thing("c", "b"), things, []Related{{thing("a"), things}, {thing("b", "a"), things}}, "east", ""},
 		// A Deployment in both clusters mounts the Secret of the Certificate. The Issuer follows
 		// the Certificate.
-		"a producer goes after its users":          {cert("tls", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east west", ""},
-		"of what nobody needs, after its issuer":   {cert("other", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east", ""},
-		"after an Ingress":                         {cert("ingress-tls", "ca"), certificates, []Related{{issuer("ca", ""), issuers}}, "west", ""},
-		"what a producer that is needed refers to": {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("tls", "ca"), certificates}}, "east west", ""},
-		"what one that nobody needs refers to":     {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("other", "ca"), certificates}}, "-", ""},
-		"what one refers to that an Ingress needs": {issuer("ca", ""), issuers, []Related{{cert("ingress-tls", "ca"), certificates}}, "west", ""},
-		"the Certificate of an Issuer's own key":   {cert("ca-key", "self"), certificates, []Related{{web(), deployments}, {issuer("self", ""), issuers}, {issuer("ca", "ca-key"), issuers}, {cert("tls", "ca"), certificates}}, "east west", ""},
-		"what serves one that goes after another":  {of(auths, "a", nil), auths, []Related{{web(), deployments}, {scaled("web", "a"), scalers}}, "east west", ""},
-		"one that is served":                       {scaled("web", "a"), scalers, []Related{{web(), deployments}, {of(auths, "a", nil), auths}}, "east west", "web--east 0"},
-		"one that goes after nothing else":         {scaled("gone", "a"), scalers, []Related{{of(auths, "a", nil), auths}}, "east", ""},
-		"what serves one that goes after nothing":  {of(auths, "a", nil), auths, []Related{{scaled("gone", "a"), scalers}}, "-", ""},
-		"a monitor of Services":                    {monitor("web"), monitors, nil, "west", ""},
-		"a monitor of Services that are not there": {monitor("api"), monitors, nil, "-", ""},
+		"a producer goes after its users":           {cert("tls", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east west", ""},
+		"an unneeded Certificate, after its issuer": {cert("other", "ca"), certificates, []Related{{web(), deployments}, {issuer("ca", ""), issuers}}, "east", ""},
+		"after an Ingress":                          {cert("ingress-tls", "ca"), certificates, []Related{{issuer("ca", ""), issuers}}, "west", ""},
+		"a reference of a needed producer":          {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("tls", "ca"), certificates}}, "east west", ""},
+		"a reference of an unneeded producer":       {issuer("ca", ""), issuers, []Related{{web(), deployments}, {cert("other", "ca"), certificates}}, "-", ""},
+		"what one refers to that an Ingress needs":  {issuer("ca", ""), issuers, []Related{{cert("ingress-tls", "ca"), certificates}}, "west", ""},
+		"the Certificate of an Issuer's own key":    {cert("ca-key", "self"), certificates, []Related{{web(), deployments}, {issuer("self", ""), issuers}, {issuer("ca", "ca-key"), issuers}, {cert("tls", "ca"), certificates}}, "east west", ""},
+		"what serves one that goes after another":   {of(auths, "a", nil), auths, []Related{{web(), deployments}, {scaled("web", "a"), scalers}}, "east west", ""},
+		"one that is served":                        {scaled("web", "a"), scalers, []Related{{web(), deployments}, {of(auths, "a", nil), auths}}, "east west", "web--east 0"},
+		"one that goes after nothing else":          {scaled("gone", "a"), scalers, []Related{{of(auths, "a", nil), auths}}, "east", ""},
+		"what serves one that goes after nothing":   {of(auths, "a", nil), auths, []Related{{scaled("gone", "a"), scalers}}, "-", ""},
+		"a monitor of Services":                     {monitor("web"), monitors, nil, "west", ""},
+		"a monitor of Services that are not there":  {monitor("api"), monitors, nil, "-", ""},
 	} {
 		s := newShop("east", "west")
 		s.places, s.ingress = []string{"west"}, []splitter.Need{{Kind: splitter.KindSecret, Name: "ingress-tls"}}

@@ -39,7 +39,7 @@ func TestBehind(t *testing.T) {
 		"the default of replicas is 1": {up: change(upstream, "replicas: 2", "a: 1"), down: change(downstream, "replicas: 2", "a: 1")},
 		"no fence":                     {up: change(upstream, "workloads.kcp.dev/fence-after: 30s", "a: b"), down: change(change(downstream, "workloads.kcp.dev/fence-after: 30s, ", ""), "replicas: 2", "replicas: 5")},
 		"a fence that is new upstream": {up: upstream, down: change(change(downstream, "workloads.kcp.dev/fence-after: 30s, ", ""), "replicas: 2", "replicas: 5"), want: "should have 2"},
-		"somebody else's downstream":   {down: change(downstream, ", workloads.kcp.dev/upstream-uid: u1", "")},
+		"another owner downstream":     {down: change(downstream, ", workloads.kcp.dev/upstream-uid: u1", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

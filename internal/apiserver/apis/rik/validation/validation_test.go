@@ -341,7 +341,7 @@ func TestPrivileges(t *testing.T) {
 		{"image of the node", func(w *rikv1alpha1.Workload) { first(w).Image = "oci:/srv/x" }, []string{"spec.containers[0].image"}},
 		{"app", func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{} }, []string{"spec.app"}},
 		{"app as root", func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{User: "00:100"} }, []string{"spec.app", "spec.app.user"}},
-		{"app as somebody", func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{User: "nobody:root"} }, []string{"spec.app"}},
+		{"app with a user name", func(w *rikv1alpha1.Workload) { w.Spec.App = &rikv1alpha1.App{User: "nobody:root"} }, []string{"spec.app"}},
 		{"function from a registry", func(w *rikv1alpha1.Workload) {
 			w.Spec.Function = &rikv1alpha1.Function{Execution: rikv1alpha1.FunctionExecution{Image: "nginx", User: "root"}}
 		}, nil},

@@ -31,7 +31,7 @@ func Of(client dynamic.Interface, crd *apiextensionsv1.CustomResourceDefinition)
 			return &Objects{client: client.Resource(gvr)}, nil
 		}
 	}
-	return nil, fmt.Errorf("CRD %s does not serve the version in which it stores, so that nobody can tell what is stored: set served of that version to true", crd.Name)
+	return nil, fmt.Errorf("CRD %s does not serve its storage version, so its stored objects cannot be read: set served of that version to true", crd.Name)
 }
 
 // All reads every object. After an error it stops.
