@@ -47,7 +47,7 @@ func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 }
 
 // annotationTermBase is an annotation of the Lease whose value is added to the term. It is set
-// when an operator has confirmed that nodes obeyed terms above that of a restored Lease.
+// when an operator has confirmed that nodes accepted terms above that of a restored Lease.
 const annotationTermBase = "rik.dev/term-base"
 
 var errRaised = errors.New("ending this term, because an operator has confirmed a higher one")

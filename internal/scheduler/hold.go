@@ -31,7 +31,7 @@ func (s *Scheduler) held(session *workerStream, h *schedulerv1.Hold) {
 	s.inventory.SetRefusal(session.name, s.refusal(session))
 	s.report(s.briefReport(session.name))
 	if over && s.inventory.Ready() {
-		// The node obeys again. It may have refused orders in the meantime.
+		// The node accepts orders again. It may have refused orders in the meantime.
 		s.allow(session)
 	}
 	s.confirm(session)

@@ -97,7 +97,7 @@ func (s *Scheduler) disconnectDeleted(name string) bool {
 	return true
 }
 
-// sendAway informs a node that it was deleted and may run no instances. The node obeys within
+// sendAway informs a node that it was deleted and may run no instances. The node complies within
 // 10 s. The returned status says why the stream ends.
 func (s *Scheduler) sendAway(session *workerStream, stream workerServer) error {
 	s.mu.Lock()

@@ -93,7 +93,7 @@ func functionErrors(s *Spec, path *field.Path) field.ErrorList {
 		errs = append(errs, field.Forbidden(path.Child("containers"), "only a workload of kind Pod has containers"))
 	}
 	if s.Function == nil {
-		errs = append(errs, field.Required(path.Child("function"), "a Function says what it executes"))
+		errs = append(errs, field.Required(path.Child("function"), "set what the Function executes"))
 	}
 	return errs
 }

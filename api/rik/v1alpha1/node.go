@@ -59,9 +59,9 @@ const (
 	// record, for example after a restore. The node does not stop them before an operator
 	// confirms it.
 	ConfirmUnknownInstances = "UnknownInstances"
-	// ConfirmOtherCluster means that the node has obeyed a cluster with a different identity.
+	// ConfirmOtherCluster means that the node has accepted a cluster with a different identity.
 	ConfirmOtherCluster = "OtherCluster"
-	// ConfirmLowerTerm means that the node has obeyed a controller with a higher term. This
+	// ConfirmLowerTerm means that the node has accepted a controller with a higher term. This
 	// happens after an older copy of the datastore was restored.
 	ConfirmLowerTerm = "LowerTerm"
 	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority, for a
@@ -102,7 +102,7 @@ type NodeConfirmation struct {
 	// instances is the number of instances that the node stops after the confirmation.
 	// +optional
 	Instances int32 `json:"instances,omitempty" protobuf:"varint,3,opt,name=instances"`
-	// term is the highest term that the node has obeyed. It is set only with LowerTerm.
+	// term is the highest term that the node has accepted. It is set only with LowerTerm.
 	// +optional
 	Term int64 `json:"term,omitempty" protobuf:"varint,4,opt,name=term"`
 	// controllerTerm is the term of the active controller. It is set only with LowerTerm.

@@ -27,7 +27,7 @@ func Explain(node string, c *rikv1alpha1.NodeConfirmation) string {
 		return fmt.Sprintf("the node belongs to the cluster %s and refuses the orders of this cluster; its %d instances that this cluster has no record of continue to run. "+
 			"Start the server with the datastore of that cluster, or let %s move the node here and stop them%s", c.Cluster, c.Instances, next, other)
 	case rikv1alpha1.ConfirmLowerTerm:
-		return fmt.Sprintf("the node has obeyed a controller of term %d, and this controller has term %d, for example after an older copy of the datastore was restored; "+
+		return fmt.Sprintf("the node has accepted a controller of term %d, and this controller has term %d, for example after an older copy of the datastore was restored; "+
 			"it refuses all orders. Let %s choose a term above the terms of all nodes%s", c.Term, c.ControllerTerm, next, other)
 	case rikv1alpha1.ConfirmUnknownNode:
 		return fmt.Sprintf("the node has a certificate of this cluster, which has no record of it, for example after the datastore was restored or lost; it runs %d instances. "+

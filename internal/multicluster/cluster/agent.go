@@ -144,7 +144,7 @@ func (a *agent) serves(ctx context.Context, list client.ObjectList) (bool, error
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("asking the cluster what it serves: %w", err)
+		return false, fmt.Errorf("reading the types of the cluster: %w", err)
 	}
 	return true, nil
 }

@@ -19,7 +19,7 @@ func newMetrics() *metrics {
 		return prometheus.CounterOpts{Namespace: "rik", Subsystem: "negotiation", Name: name, Help: help}
 	}
 	return &metrics{
-		writes:  prometheus.NewCounterVec(options("crd_writes_total", "Writes of CRDs, by what was done."), []string{"action"}),
+		writes:  prometheus.NewCounterVec(options("crd_writes_total", "Writes of CRDs by action."), []string{"action"}),
 		refused: prometheus.NewCounter(options("crd_refusals_total", "CRDs that the API server refused.")),
 	}
 }

@@ -76,7 +76,7 @@ func each(ms []*member, say func(*member) string) string {
 		}
 		place := m.location
 		if place == "" {
-			place = "what is served"
+			place = "the served schema"
 		}
 		if !slices.Contains(who[said], place) {
 			who[said] = append(who[said], place)

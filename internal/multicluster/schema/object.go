@@ -54,7 +54,7 @@ func (t *meeting) meetObjects(path string, ms []*member, out *node) outcome {
 		return bottom(path, ms, inexpressible+"that an object has properties and also keys of another schema")
 	}
 	if out.embedded && (out.rest == shallow || out.rest == mapped) {
-		return bottom(path, ms, inexpressible+"that an embedded resource keeps other keys, but not what is in them")
+		return bottom(path, ms, inexpressible+"that an embedded resource keeps other keys without their content")
 	}
 	if out.embedded {
 		for _, key := range metaKeys {
@@ -123,7 +123,7 @@ func (t *meeting) meetRest(path string, ms []*member, out *node) outcome {
 		r = t.meetNullFallback(path+"[*]", values, r)
 	}
 	if r.why != nil {
-		// No value is valid for all members, so what is left is an object without other keys.
+		// No value is valid for all members, so the result is an object without other keys.
 		out.rest = closed
 		return outcome{dropped: r.why}
 	}
@@ -168,7 +168,7 @@ func places(ms []*member) string {
 	var names []string
 	for _, m := range ms {
 		if m.location == "" {
-			names = append(names, "what is served")
+			names = append(names, "the served schema")
 			continue
 		}
 		names = append(names, m.location)

@@ -99,7 +99,7 @@ func (s sampler) value(n, other *node, path []string) any {
 func mustValue(encoded string) any {
 	value, err := decode([]byte(encoded))
 	if err != nil {
-		panic("programmer error: decoding what was encoded: " + err.Error())
+		panic("programmer error: decoding an encoded value: " + err.Error())
 	}
 	return value
 }

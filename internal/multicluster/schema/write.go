@@ -243,6 +243,6 @@ func clausesOf(encoded string) []apiextensionsv1.JSONSchemaProps {
 
 func mustDecode(encoded string, into any) {
 	if err := json.Unmarshal([]byte(encoded), into); err != nil {
-		panic(fmt.Sprintf("programmer error: decoding what was encoded: %v", err))
+		panic(fmt.Sprintf("programmer error: decoding an encoded value: %v", err))
 	}
 }

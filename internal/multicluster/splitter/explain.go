@@ -125,7 +125,7 @@ var texts = map[Code]string{
 	NoWeight:          "its weight is 0",
 	DataHere:          "its data is here: it does not move automatically",
 	DataElsewhere:     "the root's data is in another cluster",
-	DataLeft:          "the root's data is in this cluster: delete the leaf to start anew elsewhere",
+	DataLeft:          "the root's data is in this cluster: delete the leaf to start without the data elsewhere",
 	FinishedHere:      "it has finished here: it is neither moved nor run again",
 	FinishedElsewhere: "it has finished: it does not run again in another cluster",
 	FollowsElsewhere:  "no object that it refers to is in this cluster",

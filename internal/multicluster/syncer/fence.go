@@ -221,7 +221,7 @@ func (e *engine) settle(ctx context.Context) error {
 			return err
 		}
 		if why != "" {
-			return fmt.Errorf("the Lease is not renewed until the cluster has applied what the kcp wants: %s", why)
+			return fmt.Errorf("the Lease is not renewed until the cluster has applied the changes of the kcp: %s", why)
 		}
 	}
 	e.fence.mu.Lock()
@@ -237,13 +237,13 @@ func (e *engine) behind(ctx context.Context, t Type) (string, error) {
 	for _, selector := range selectors {
 		list, err := e.upstream.list(ctx, t, metav1.NamespaceAll, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
-			return "", fmt.Errorf("asking %s what it wants of %s: %w", e.upstream.name, t.Resource.Resource, err)
+			return "", fmt.Errorf("listing the desired objects in %s of type %s: %w", e.upstream.name, t.Resource.Resource, err)
 		}
 		up = append(up, list.Items...)
 	}
 	down, err := e.downstream.list(ctx, t, metav1.NamespaceAll, metav1.ListOptions{LabelSelector: selectors[0]})
 	if err != nil {
-		return "", fmt.Errorf("asking %s what it has of %s: %w", e.downstream.name, t.Resource.Resource, err)
+		return "", fmt.Errorf("listing the objects in %s of type %s: %w", e.downstream.name, t.Resource.Resource, err)
 	}
 	var ours []unstructured.Unstructured
 	for i := range down.Items {

@@ -204,7 +204,7 @@ func (p *pass) lookUpstream(ctx context.Context) (*unstructured.Unstructured, pr
 			LabelSelector: selector, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, p.key.Name).String(),
 		})
 		if err != nil {
-			return nil, unknown, fmt.Errorf("asking %s what it sends to this cluster: %w", p.upstream.name, err)
+			return nil, unknown, fmt.Errorf("listing the objects in %s for this cluster: %w", p.upstream.name, err)
 		}
 		if len(list.Items) > 0 {
 			return &list.Items[0], live, nil

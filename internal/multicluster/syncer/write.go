@@ -325,7 +325,7 @@ func (p *pass) reportWithoutAnnotation(ctx context.Context, why *problem) error 
 		return nil
 	}
 	p.metrics.problems.WithLabelValues(why.reason).Inc()
-	p.log.Warn("an object in the cluster is not as upstream wants it, and its annotations have no room for the problem", "reason", why.reason)
+	p.log.Warn("an object in the cluster differs from the upstream object, and its annotations have no room for the problem", "reason", why.reason)
 	p.setProblem(ctx, *why)
 	return nil
 }

@@ -46,7 +46,7 @@ that make a cluster incompatible. An example document shows each difference. The
 is computed from the present state of the kcp. Nothing changes.
 
 RESOURCE is a type such as deployments or deployments.apps; the default is all types.
-The kcp negotiates by itself. To publish a type:
+The kcp negotiates automatically. To publish a type:
 
   rikctl patch negotiatedapiresource deployments.v1.apps --type=merge -p '{"spec":{"publish":true}}'`,
 		Example: cmdline.Example(`

@@ -104,7 +104,7 @@ func versionsOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 func writeNegotiatedVersion(w describe.PrefixWriter, v *plan.Version) error {
 	w.Write(describe.LEVEL_0, "Version %s:\n", v.Name)
 	if v.Want == nil {
-		printer.Field(w, 1, "Negotiated", "no: the kcp cannot serve what the clusters offer")
+		printer.Field(w, 1, "Negotiated", "no: the kcp cannot serve the schemas of the clusters")
 	} else {
 		writeNegotiatedState(w, v)
 		if err := writeSchema(w, &v.Want.Spec.CommonAPIResourceSpec); err != nil {

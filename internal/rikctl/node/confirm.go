@@ -76,7 +76,7 @@ func (t *tool) runConfirm(ctx context.Context, names []string, all, dryRun bool)
 			_, _ = fmt.Fprintf(t.Streams.Out, "node/%s does not wait for a confirmation\n", n.Name)
 			continue
 		case all && far(waits):
-			problems = append(problems, fmt.Errorf("node %s has obeyed term %d, far above term %d of the controller; if that is right, run: rikctl node confirm %s", n.Name, waits.Term, waits.ControllerTerm, n.Name))
+			problems = append(problems, fmt.Errorf("node %s has accepted term %d, far above term %d of the controller; if that is right, run: rikctl node confirm %s", n.Name, waits.Term, waits.ControllerTerm, n.Name))
 			continue
 		}
 		waiting++
@@ -138,7 +138,7 @@ func meaning(c *rikv1alpha1.NodeConfirmation) string {
 	case rikv1alpha1.ConfirmOtherCluster:
 		text = fmt.Sprintf("the node leaves cluster %s for this one and stops %d instances", c.Cluster, c.Instances)
 	case rikv1alpha1.ConfirmLowerTerm:
-		text = fmt.Sprintf("the controller changes from term %d to one above %d, which the node has obeyed", c.ControllerTerm, c.Term)
+		text = fmt.Sprintf("the controller changes from term %d to one above %d, which the node has accepted", c.ControllerTerm, c.Term)
 	}
 	if c.Certificate != "" {
 		text += "; the cluster accepts the node's certificate, which it has no record of"

@@ -72,7 +72,7 @@ changes: the server validates the objects as with "rikctl apply", and stores not
 
 The plan makes three assumptions. A Cluster that is not registered yet is ready and accepts
 the same types as the others. Ready clusters do what is requested. Clusters that are not
-ready stay so.
+ready stay not ready.
 
 The exit code is 0 if nothing would change, 1 if something would change, and above 1 on
 an error.`,

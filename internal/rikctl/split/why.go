@@ -101,7 +101,7 @@ func (t *tool) whyLeaf(ctx context.Context, c client.Client, ref reference, kind
 	}
 	text = printers.EscapeTerminal(text)
 	if root == nil && output != "" {
-		return fmt.Errorf("there is no split to print as %s: %s", output, text)
+		return fmt.Errorf("the split cannot be printed as %s: %s", output, text)
 	}
 	if root == nil {
 		_, err := fmt.Fprintln(t.Streams.Out, text)

@@ -89,7 +89,7 @@ func nextStep(i *rikv1alpha1.Instance, reason, container string) string {
 	case reasonPulling:
 		return "wait; the node retries a pull that makes no progress"
 	case reasonConfig:
-		return "correct what the workload refers to, such as a Secret or a ConfigMap; the node retries by itself"
+		return "correct the object to which the workload refers, such as a Secret or a ConfigMap; the node retries automatically"
 	case reasonStart:
 		return "correct the container's command; the node retries by itself"
 	case reasonNotReady:

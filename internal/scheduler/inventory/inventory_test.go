@@ -93,7 +93,7 @@ func TestNodeTakesInstancesOnlyWhenKnownJoinedAndSynced(t *testing.T) {
 	v.SetNode(nodeObject("unjoined"), start)
 	v.Join("unknown", Registration{Status: nodeStatus(4)}, "", start)
 	v.SetNode(nodeObject("refused"), start)
-	v.Join("refused", Registration{Status: nodeStatus(4)}, "it obeys a newer controller", start)
+	v.Join("refused", Registration{Status: nodeStatus(4)}, "it accepts a newer controller", start)
 	addNode(v, "good", 4)
 	if r := place(v, start); len(r.Bindings) != 0 {
 		t.Fatalf("placed before the listing was complete: %+v", r)

@@ -26,7 +26,7 @@ type node struct {
 	index    int
 	register *schedulerv1.Register
 
-	// term is the highest term that the node obeyed.
+	// term is the highest term that the node accepted.
 	term      int64
 	instances map[string]*instance
 	due       dueList

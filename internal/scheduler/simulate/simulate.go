@@ -2,7 +2,7 @@
 // no instances. They put the same load on a control plane as real nodes, for benchmarks and for
 // tests of placement.
 //
-// A simulated node behaves correctly. It obeys the highest term. It reports Creating and
+// A simulated node behaves correctly. It accepts the highest term. It reports Creating and
 // Running for run orders and confirms stop orders. It keeps its instances across a reconnect
 // and reports them again.
 package simulate

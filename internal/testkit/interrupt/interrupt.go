@@ -36,7 +36,7 @@ var handle = sync.OnceFunc(func() {
 	go func() {
 		s := <-signals
 		signal.Stop(signals)
-		fmt.Fprintf(os.Stderr, "%s: what the tests made is removed first; again, and it is left\n", s)
+		fmt.Fprintf(os.Stderr, "%s: removing the objects of the tests; send the signal again to leave them\n", s)
 		send(errors.New("the tests received the signal to stop: " + s.String()))
 	}()
 })

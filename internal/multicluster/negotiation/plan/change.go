@@ -47,7 +47,7 @@ func (d *decider) hindered() bool {
 	var p *problem
 	switch {
 	case d.Resource.Group == "":
-		p = &problem{apiresourcev1alpha1.ReasonNotServable, "a CRD cannot be of the group of the first types, which is empty: the kcp serves of it only what it has itself"}
+		p = &problem{apiresourcev1alpha1.ReasonNotServable, "a CRD cannot be in the core group, whose name is empty: the kcp serves only its own types of that group"}
 	case d.CRD != nil && ending(d.CRD):
 		p = &problem{apiresourcev1alpha1.ReasonNotEstablished, fmt.Sprintf("CRD %s is being deleted; it is made again when it is gone", d.CRD.Name)}
 	case d.byHand() != nil:

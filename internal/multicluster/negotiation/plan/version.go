@@ -96,7 +96,7 @@ func (d *decider) agree(v *version) error {
 	}
 	spec, err := normal(&agreement.Spec)
 	if err != nil {
-		return fmt.Errorf("reading what the imports agree on: %w", err)
+		return fmt.Errorf("reading the schema of the agreement: %w", err)
 	}
 	v.disposition, v.spec, v.members = dispositionAgreed, spec, v.compatible()
 	if d.preview || (v.have == nil || v.wasEnforced()) && d.AutoPublish {
@@ -112,7 +112,7 @@ func (d *decider) hold(v *version) error {
 	if base == nil {
 		var err error
 		if base, err = normal(&v.have.Spec.CommonAPIResourceSpec); err != nil {
-			return fmt.Errorf("reading what was negotiated: %w", err)
+			return fmt.Errorf("reading the negotiated schema: %w", err)
 		}
 	}
 	v.disposition, v.spec = dispositionPublished, base
@@ -183,7 +183,7 @@ func (d *decider) renegotiate(v *version, base *apiresourcev1alpha1.CommonAPIRes
 	}
 	spec, err := normal(&agreement.Spec)
 	if err != nil {
-		return false, fmt.Errorf("reading what the imports agree on: %w", err)
+		return false, fmt.Errorf("reading the schema of the agreement: %w", err)
 	}
 	safe, err := d.mayReplace(base, spec)
 	if lenient, _ := multischema.MeetOptional(offers(taking(anew))...); err == nil && !safe && lenient != nil {

@@ -42,7 +42,7 @@ func newMetrics(waiting func() int) *metrics {
 			Namespace: "rik", Subsystem: "splitter", Name: "pass_seconds", Help: "How long a pass over a root took, its writes included.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 9),
 		}),
-		changes:  prometheus.NewCounterVec(prometheus.CounterOpts(options("changes_total", "Writes of leaves, by what was done.")), []string{"action"}),
+		changes:  prometheus.NewCounterVec(prometheus.CounterOpts(options("changes_total", "Writes of leaves by action.")), []string{"action"}),
 		follows:  counter("follow_writes_total", "Writes of the targets of what leaves need."),
 		unplaced: map[rootKey]int32{}, paused: map[rootKey]bool{},
 	}

@@ -62,7 +62,7 @@ func (w *RootState) related(ctx context.Context, source Source, q Query) ([]Rela
 	}
 	all, err := source.Related(ctx, w.Root.GetNamespace(), q)
 	if err != nil {
-		return nil, fmt.Errorf("reading what %s refers to: %w", w.Root.GetName(), err)
+		return nil, fmt.Errorf("reading the references of %s: %w", w.Root.GetName(), err)
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(r Related) bool {
 		return RoleOf(r.Root, r.Type) != Root || r.Root.GetDeletionTimestamp() != nil || keyOf(r.Root, r.Type) == keyOf(w.Root, w.Type)
