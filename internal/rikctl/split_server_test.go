@@ -237,7 +237,7 @@ func tryWhyLeaving(t *testing.T, s *splitSite) {
 	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "was the leaf in cluster east of deployments.apps/old, which has been deleted")
 	s.do(t, "delete", "deployment", "old--east", "--wait=false").check(t, clierror.ExitOK)
 	s.do(t, "why", "deployment/old--east").check(t, clierror.ExitOK, "which has been deleted", "is marked for deletion since", "is deleted when cluster east has deleted its copy")
-	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, clierror.ExitError, "no split to print")
+	s.do(t, "why", "deployment/old--east", "-o", "json").check(t, clierror.ExitError, "the split cannot be printed")
 }
 
 func tryPlan(t *testing.T, s *splitSite) {

@@ -31,7 +31,7 @@ const (
 type key struct{}
 
 // Authenticate implements authenticator.RequestFunc. It recognizes the requests that came in
-// through [Serve] and has no opinion on others. The mark is in the context, where no client can
+// through [Serve] and does not decide about others. The mark is in the context, where no client can
 // set it.
 func Authenticate(r *http.Request) (*authenticator.Response, bool, error) {
 	if r.Context().Value(key{}) == nil {

@@ -301,7 +301,7 @@ func (p *pass) report(ctx context.Context, why *problem) error {
 	p.carrier.wroteUpstream(changed)
 	if isNew {
 		p.metrics.problems.WithLabelValues(why.reason).Inc()
-		p.log.Warn("an object in the cluster is not as upstream wants it", "reason", why.reason)
+		p.log.Warn("an object in the cluster differs from the upstream object", "reason", why.reason)
 		p.setProblem(ctx, *why)
 	}
 	return nil

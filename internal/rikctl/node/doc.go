@@ -4,5 +4,5 @@ package node
 
 import "rik.dev/rik/internal/rikctl/access"
 
-// tool has the commands of this package. They use what the Factory gives them.
+// tool has the commands of this package. They use the clients of the Factory.
 type tool struct{ *access.Factory }

@@ -200,11 +200,11 @@ func (c *Cluster) Way(tb testing.TB) *Cluster {
 	way := &Cluster{options: c.options, dir: c.dir, programs: c.programs, endpoint: c.endpoint}
 	tb.Cleanup(func() {
 		if err := way.Close(); err != nil {
-			tb.Errorf("removing a way to the Kubernetes control plane: %v", err)
+			tb.Errorf("removing a forwarder to the Kubernetes control plane: %v", err)
 		}
 	})
 	if err := way.lead(c); err != nil {
-		tb.Fatalf("making a way to the Kubernetes control plane: %v", err)
+		tb.Fatalf("making a forwarder to the Kubernetes control plane: %v", err)
 	}
 	return way
 }
@@ -273,7 +273,7 @@ func (c *Cluster) Cut() { c.forward.cut() }
 func (c *Cluster) Mend(tb testing.TB) {
 	tb.Helper()
 	if err := c.forward.mend(); err != nil {
-		tb.Fatalf("mending the way to the Kubernetes control plane: %v", err)
+		tb.Fatalf("restoring the connection to the Kubernetes control plane: %v", err)
 	}
 }
 
