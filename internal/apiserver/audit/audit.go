@@ -41,7 +41,7 @@ type Log struct {
 	unauthenticatedLimit, deniedLimit *limiter
 }
 
-// Open creates a log that writes to path, and to the file next to it that StrangersFile names.
+// Open creates a log that writes to path, and to the file next to it that UnauthenticatedFile names.
 // The files are created at the first entry, with mode 0600.
 func Open(path string) *Log {
 	l := &Log{
