@@ -1420,7 +1420,7 @@ type Hold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                   // of exactly this; another list or cluster has another
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`           // one word in CamelCase: see NodeConfirmation of rik.dev/v1alpha1
-	Term          int64                  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`              // LowerTerm: the highest that the node has obeyed
+	Term          int64                  `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`              // LowerTerm: the highest that the node has accepted
 	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`         // OtherCluster: the one that the node belongs to
 	Instances     int32                  `protobuf:"varint,5,opt,name=instances,proto3" json:"instances,omitempty"`    // that the node would stop
 	Certificate   string                 `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"` // UnknownNode: UID of the Node that its certificate was given for; filled by the scheduler
@@ -1804,7 +1804,7 @@ type Register struct {
 	Labels        map[string]string      `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Taints        []byte                 `protobuf:"bytes,7,opt,name=taints,proto3" json:"taints,omitempty"`                               // JSON list of Taints
 	Running       []string               `protobuf:"bytes,8,rep,name=running,proto3" json:"running,omitempty"`                             // UIDs that the node has anything of
-	HighestTerm   int64                  `protobuf:"varint,9,opt,name=highest_term,json=highestTerm,proto3" json:"highest_term,omitempty"` // that the node has obeyed
+	HighestTerm   int64                  `protobuf:"varint,9,opt,name=highest_term,json=highestTerm,proto3" json:"highest_term,omitempty"` // that the node has accepted
 	RunId         string                 `protobuf:"bytes,10,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`                   // made anew whenever a riklet starts; empty from one of before it
 	NoNetwork     bool                   `protobuf:"varint,11,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`      // instances have their loopback only; false from a riklet of before it
 	Asks          bool                   `protobuf:"varint,12,opt,name=asks,proto3" json:"asks,omitempty"`                                 // it knows Dismissed and Confirmed, and holds before it stops what the cluster has no record of

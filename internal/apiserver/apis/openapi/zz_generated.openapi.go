@@ -2061,7 +2061,7 @@ func schema_rik_api_rik_v1alpha1_NodeConfirmation(ref common.ReferenceCallback) 
 					},
 					"term": {
 						SchemaProps: spec.SchemaProps{
-							Description: "term is the highest term that the node has obeyed. It is set only with LowerTerm.",
+							Description: "term is the highest term that the node has accepted. It is set only with LowerTerm.",
 							Type:        []string{"integer"},
 							Format:      "int64",
 						},

@@ -260,9 +260,9 @@ const (
 	// record, for example after a restore. The node does not stop them before an operator
 	// confirms it.
 	ConfirmUnknownInstances = "UnknownInstances"
-	// ConfirmOtherCluster means that the node has obeyed a cluster with a different identity.
+	// ConfirmOtherCluster means that the node has accepted a cluster with a different identity.
 	ConfirmOtherCluster = "OtherCluster"
-	// ConfirmLowerTerm means that the node has obeyed a controller with a higher term. This
+	// ConfirmLowerTerm means that the node has accepted a controller with a higher term. This
 	// happens after an older copy of the datastore was restored.
 	ConfirmLowerTerm = "LowerTerm"
 	// ConfirmUnknownNode means that the node has a certificate of this cluster's authority, for a

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/apiserver/registry/inprocess"
 )
 
 // scribble changes everything that an instance points to.
@@ -88,7 +87,7 @@ func TestArgumentsAndResultsAreSeparate(t *testing.T) {
 			t.Fatalf("after UpdateStatus: %+v", arg)
 		}
 	}
-	if err := f.instances.Delete(ctx, f.namespace, arg.Name, inprocess.DeleteOptions{}); err != nil {
+	if err := f.instances.Delete(ctx, f.namespace, arg.Name, arg.UID, nil); err != nil {
 		t.Fatal(err)
 	}
 	var err error

@@ -8,45 +8,6 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
-func TestObjectFilesSwitchAtOnce(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "v")
-	read := func() map[string]string {
-		got := map[string]string{}
-		for _, name := range []string{"a", "b", "deep/er"} {
-			if data, err := os.ReadFile(filepath.Join(dir, name)); err == nil {
-				got[name] = string(data)
-			}
-		}
-		return got
-	}
-	for _, files := range []map[string][]byte{
-		{"a": []byte("1"), "b": []byte("2")}, {"a": []byte("1"), "b": []byte("2")}, {"b": []byte("3"), "deep/er": []byte("4")}, {},
-	} {
-		if err := publishFiles(dir, files, 0o640); err != nil {
-			t.Fatal(err)
-		}
-		want := map[string]string{}
-		for name, data := range files {
-			want[name] = string(data)
-		}
-		if diff := cmp.Diff(want, read()); diff != "" {
-			t.Errorf("files (-want +got):\n%s", diff)
-		}
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if versions := len(entries) - topNames(files); versions != 2 { // "..data" and its target
-			t.Errorf("%d entries in addition to the names in %v", versions, entries)
-		}
-	}
-}
-
-func topNames(files map[string][]byte) int {
-	return len(files) // each file of the test has its own top-level name
-}
-
 // An emptyDir in memory must not bypass the memory limits of the containers that use it.
 func TestMemoryVolumesHaveTheSizeOfTheirInstance(t *testing.T) {
 	t.Parallel()
