@@ -17,6 +17,7 @@ import (
 
 func purgeCommand() *cobra.Command {
 	o := DefaultOptions()
+	var keepData bool
 	c := &cobra.Command{
 		Use:   "purge",
 		Short: "Stop all instances of a stopped node, and remove everything that it created on this machine",
@@ -26,21 +27,22 @@ func purgeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return Purge(c.Context(), o, log)
+			return Purge(c.Context(), o, keepData, log)
 		},
 	}
+	c.Flags().BoolVar(&keepData, "keep-data", false, "keep images, volumes, logs and records: the next start of the node starts its instances again, as after a boot")
 	o.addDirFlags(c.Flags())
 	return c
 }
 
 // Purge stops all instances of a node that is not running, and removes everything that the node
-// created on this machine.
-func Purge(ctx context.Context, o Options, log *slog.Logger) error {
+// created on this machine. With keepData the node's data stays.
+func Purge(ctx context.Context, o Options, keepData bool, log *slog.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
 	err := purge.Run(ctx, purge.Config{
-		Places: o.places(), Network: o.networkConfig(), JailDir: o.jailDir(),
+		Places: o.places(), Network: o.networkConfig(), JailDir: o.jailDir(), KeepData: keepData,
 		Open: func(objects instance.Objects) (io.Closer, purge.Driver, error) { return o.openStopped(objects, log) },
 	})
 	if errors.Is(err, nodelock.ErrNotANode) {

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"rik.dev/rik/internal/riklet/caches"
 	"rik.dev/rik/internal/riklet/instance"
@@ -22,6 +25,8 @@ type Driver interface {
 	Recover(ctx context.Context) error
 	// Purge stops and removes them.
 	Purge(ctx context.Context) error
+	// Halt stops them, and keeps their data.
+	Halt(ctx context.Context) error
 	Close() error
 }
 
@@ -35,6 +40,9 @@ type Config struct {
 	Network network.Config
 	// JailDir is the directory of Firecracker's jails.
 	JailDir string
+	// KeepData keeps images, volumes, logs and records: the next agent starts the instances again,
+	// as after a boot. A node that never started is then not an error.
+	KeepData bool
 }
 
 // errNothing ends the errors of a purge that removed nothing.
@@ -44,6 +52,9 @@ func errNothing(err error) error { return fmt.Errorf("%w; nothing was removed", 
 // machine. It refuses a state directory that does not belong to a node with
 // [nodelock.ErrNotANode].
 func Run(ctx context.Context, c Config) error {
+	if _, err := os.Stat(filepath.Join(c.Places.StateDir, nodelock.LockFile)); c.KeepData && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err := nodelock.RequireNode("--state-dir", c.Places.StateDir, nodelock.LockFile, caches.LayersDir); err != nil {
 		return errNothing(err)
 	}
@@ -63,11 +74,18 @@ func (c Config) remove(ctx context.Context) error {
 	if err := driver.Recover(ctx); err != nil {
 		return errors.Join(err, driver.Close(), stores.Close())
 	}
-	if err := errors.Join(driver.Purge(ctx), driver.Close(), stores.Close()); err != nil {
+	end := driver.Purge
+	if c.KeepData {
+		end = driver.Halt
+	}
+	if err := errors.Join(end(ctx), driver.Close(), stores.Close()); err != nil {
 		return err
 	}
 	if err := network.Purge(ctx, c.Network); err != nil {
 		return err
+	}
+	if c.KeepData {
+		return errors.Join(mounts.UnmountBelow(c.Places.StateDir), mounts.Clear(c.Places.RunDir))
 	}
 	return errors.Join(firecracker.RemoveJailDir(c.JailDir), mounts.Clear(c.Places.StateDir), mounts.Clear(c.Places.RunDir))
 }

@@ -29,6 +29,7 @@ func (f *fakeNode) call(name string) error {
 
 func (f *fakeNode) Recover(context.Context) error { return f.call("recover") }
 func (f *fakeNode) Purge(context.Context) error   { return f.call("purge") }
+func (f *fakeNode) Halt(context.Context) error    { return f.call("halt") }
 func (f *fakeNode) Close() error                  { return f.call("close") }
 
 type fakeStores struct{ *fakeNode }
@@ -40,13 +41,16 @@ func (f fakeStores) Close() error { return f.call("close stores") }
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
+		keep    bool
 		fails   map[string]error
 		calls   []string
 		removed bool
 	}{
-		"all":         {nil, []string{"recover", "purge", "close", "close stores"}, true},
-		"no records":  {map[string]error{"recover": errors.ErrUnsupported}, []string{"recover", "close", "close stores"}, false},
-		"an instance": {map[string]error{"purge": errors.ErrUnsupported}, []string{"recover", "purge", "close", "close stores"}, false},
+		"all":           {false, nil, []string{"recover", "purge", "close", "close stores"}, true},
+		"all but data":  {true, nil, []string{"recover", "halt", "close", "close stores"}, false},
+		"no records":    {false, map[string]error{"recover": errors.ErrUnsupported}, []string{"recover", "close", "close stores"}, false},
+		"an instance":   {false, map[string]error{"purge": errors.ErrUnsupported}, []string{"recover", "purge", "close", "close stores"}, false},
+		"does not stop": {true, map[string]error{"halt": errors.ErrUnsupported}, []string{"recover", "halt", "close", "close stores"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,17 +62,17 @@ func TestRemove(t *testing.T) {
 				}
 			}
 			c := Config{
-				Places: places, JailDir: filepath.Join(places.StateDir, "jails"),
+				Places: places, KeepData: tc.keep, JailDir: filepath.Join(places.StateDir, "jails"),
 				Network: network.Config{Node: "n-1", Dir: filepath.Join(places.StateDir, "network")},
 				Open:    func(instance.Objects) (io.Closer, Driver, error) { return fakeStores{node}, node, nil },
 			}
 			err := c.remove(t.Context())
-			if (err == nil) != tc.removed || err != nil && !errors.Is(err, errors.ErrUnsupported) || !slices.Equal(node.calls, tc.calls) {
+			if failed := tc.fails != nil; (err != nil) != failed || err != nil && !errors.Is(err, errors.ErrUnsupported) || !slices.Equal(node.calls, tc.calls) {
 				t.Errorf("remove() = %v after %q, want %q", err, node.calls, tc.calls)
 			}
-			for _, dir := range []string{places.StateDir, places.RunDir} {
-				if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) != tc.removed {
-					t.Errorf("%s: %v, removed is to be %v", dir, err, tc.removed)
+			for dir, removed := range map[string]bool{places.StateDir: tc.removed, places.RunDir: tc.fails == nil} {
+				if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) != removed {
+					t.Errorf("%s: %v, removed is to be %v", dir, err, removed)
 				}
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -427,6 +428,32 @@ func TestPrivilegedReboot(t *testing.T) {
 			n.stop("u1", time.Minute)
 		})
 	}
+}
+
+// TestPrivilegedHalt ends an instance as before the removal of the programs, and starts it again.
+func TestPrivilegedHalt(t *testing.T) {
+	t.Parallel()
+	n := newNetworkNode(t)
+	in, dir := counted(t, "u1", rikv1alpha1.RestartAlways)
+	n.killedWhileRunning(in)
+	for range 2 { // the second time there is nothing to do
+		d := n.open()
+		if err := errors.Join(d.Halt(t.Context()), d.Close(), n.closeStores()); err != nil {
+			t.Fatal(err)
+		}
+		if left := traces(n.dir, n.cfg.CgroupParent); len(left) > 0 {
+			t.Errorf("left after halting: %v", left)
+		}
+	}
+	n.start()
+	n.awaitPhase("u1", rikv1alpha1.InstanceRunning)
+	eventually(t, func() string {
+		if got := starts(dir); got != 2 {
+			return fmt.Sprintf("started %d times, want 2", got)
+		}
+		return ""
+	})
+	n.stop("u1", time.Minute)
 }
 
 func TestPrivilegedRemovalAfterAReboot(t *testing.T) {

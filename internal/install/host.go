@@ -1,0 +1,120 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strings"
+)
+
+// Host is the part of a machine that Install and Uninstall need beyond its files. All methods are
+// idempotent.
+type Host interface {
+	// Usable returns an error if this machine cannot run services, or the caller is not root.
+	Usable() error
+	// Start loads changed units, enables a unit, and starts or restarts it.
+	Start(ctx context.Context, unit string) error
+	// Stop stops and disables a unit. A missing unit is not an error.
+	Stop(ctx context.Context, unit string) error
+	// Reload loads changed units.
+	Reload(ctx context.Context) error
+	// EnsureUser creates a system user without a shell, and gives it a directory of data. created
+	// is false if the user existed.
+	EnsureUser(ctx context.Context, name, dataDir string) (created bool, err error)
+	// RemoveUser removes a user. A missing user is not an error.
+	RemoveUser(ctx context.Context, name string) error
+}
+
+// Systemd is the Host of a machine with systemd.
+type Systemd struct{}
+
+var _ Host = Systemd{}
+
+// ErrNoSystemd means that systemd does not manage this machine.
+var ErrNoSystemd = errors.New("systemd does not run on this machine")
+
+// Usable implements Host. sd_booted(3) says that this directory means a running systemd.
+func (Systemd) Usable() error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can install services: use sudo")
+	}
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return fmt.Errorf("%w: use --no-start to install the files, and run rik server or rik agent under your own supervisor", ErrNoSystemd)
+	}
+	return nil
+}
+
+// Start implements Host.
+func (s Systemd) Start(ctx context.Context, unit string) error {
+	if err := s.Reload(ctx); err != nil {
+		return err
+	}
+	if err := run(ctx, "systemctl", "enable", "--quiet", unit); err != nil {
+		return err
+	}
+	if err := run(ctx, "systemctl", "restart", unit); err != nil {
+		return fmt.Errorf("%w; see: journalctl -u %s -n 50", err, unit)
+	}
+	return nil
+}
+
+// Stop implements Host.
+func (s Systemd) Stop(ctx context.Context, unit string) error {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return nil // a machine without systemd has no services to stop
+	}
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState", "--value", unit).Output()
+	if err != nil || strings.TrimSpace(string(out)) == "not-found" {
+		return err
+	}
+	return run(ctx, "systemctl", "disable", "--quiet", "--now", unit)
+}
+
+// Reload implements Host.
+func (Systemd) Reload(ctx context.Context) error {
+	if _, err := os.Stat("/run/systemd/system"); err != nil {
+		return nil
+	}
+	return run(ctx, "systemctl", "daemon-reload")
+}
+
+// EnsureUser implements Host.
+func (Systemd) EnsureUser(ctx context.Context, name, dataDir string) (bool, error) {
+	created := false
+	if _, err := user.Lookup(name); err != nil {
+		if !errors.As(err, new(user.UnknownUserError)) {
+			return false, err
+		}
+		if err := run(ctx, "useradd", "--system", "--user-group", "--no-create-home", "--home-dir", dataDir, "--shell", "/usr/sbin/nologin", name); err != nil {
+			return false, err
+		}
+		created = true
+	}
+	if err := os.MkdirAll(dataDir, 0o700); err != nil {
+		return created, err
+	}
+	return created, run(ctx, "chown", "-R", "--no-dereference", name+":"+name, dataDir)
+}
+
+// RemoveUser implements Host.
+func (Systemd) RemoveUser(ctx context.Context, name string) error {
+	if _, err := user.Lookup(name); err != nil {
+		if errors.As(err, new(user.UnknownUserError)) {
+			return nil
+		}
+		return err
+	}
+	return run(ctx, "userdel", name)
+}
+
+// run runs a command, and returns its output in the error.
+func run(ctx context.Context, name string, args ...string) error {
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
