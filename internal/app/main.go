@@ -100,7 +100,17 @@ func rikCommand() *cobra.Command {
 	}
 	command.AddCommand(serverCommand(), simulateCommand())
 	command.AddCommand(node.Commands()...)
+	command.AddCommand(node.InstallCommand("rik", checkServerFlags))
 	return command
+}
+
+// checkServerFlags returns an error if "rik server" would not accept the flags.
+func checkServerFlags(flags []string) error {
+	c := quiet(serverCommand())
+	if err := c.ParseFlags(flags); err != nil {
+		return fmt.Errorf("%w: flags of the server: %w", errUsage, err)
+	}
+	return noArgs(c, c.Flags().Args())
 }
 
 // quiet makes Main print the errors of a command, and marks errors of its flags.

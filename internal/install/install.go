@@ -61,9 +61,11 @@ type Record struct {
 	Package layout.Package `json:"package"`
 	Prefix  string         `json:"prefix"`
 	Version string         `json:"version"`
-	// Files are the paths of programs, links, units and documentation, without Root. Directories
-	// and configuration files are not among them.
+	// Files are the paths of programs, links, units and documentation, without Root.
+	// Configuration files are not among them.
 	Files []string `json:"files"`
+	// Directories are those that did not exist before, without Root.
+	Directories []string `json:"directories"`
 	// User is the user that the installation created, or empty.
 	User string `json:"user,omitempty"`
 }
@@ -128,8 +130,8 @@ func Install(ctx context.Context, o Options, host Host, version string) (Record,
 	if err != nil && !errors.Is(err, ErrNotInstalled) {
 		return record, err
 	}
-	record.User = before.User
-	if record.Files, err = o.write(files); err != nil {
+	record.User, record.Directories = before.User, before.Directories
+	if err := o.write(files, &record); err != nil {
 		return record, err
 	}
 	if o.ControlPlaneOnly {
@@ -148,14 +150,13 @@ func Install(ctx context.Context, o Options, host Host, version string) (Record,
 	if err := o.save(record); err != nil {
 		return record, err
 	}
-	// Files of the version before that this version does not have.
-	for _, old := range before.Files {
-		if !slices.Contains(record.Files, old) {
-			if err := os.Remove(o.on(old)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return record, fmt.Errorf("removing a file of the version before: %w", err)
-			}
+	obsolete := slices.DeleteFunc(before.Files, func(old string) bool { return slices.Contains(record.Files, old) })
+	for _, old := range obsolete {
+		if err := removeFile(o.on(old)); err != nil {
+			return record, fmt.Errorf("removing a file of the version before: %w", err)
 		}
 	}
+	o.removeEmpty(slices.Clone(record.Directories))
 	if !o.Start {
 		return record, nil
 	}
@@ -203,44 +204,59 @@ func (o *Options) complete(files []layout.File) error {
 	return nil
 }
 
-// write writes all files but the configuration, and returns their paths.
-func (o *Options) write(files []layout.File) ([]string, error) {
-	var written []string
+// write writes all files but the configuration, and records them.
+func (o *Options) write(files []layout.File, r *Record) error {
+	o.say("copying %d files to %s", len(files), o.on(o.Prefix))
 	for _, f := range files {
 		if f.Kind == layout.Config {
 			continue
 		}
-		done, err := o.writeFile(f)
-		if err != nil {
-			return written, fmt.Errorf("writing %s: %w", o.on(f.Path), err)
-		}
-		if done {
-			written = append(written, f.Path)
+		if err := o.writeFile(f, r); err != nil {
+			return fmt.Errorf("writing %s: %w", o.on(f.Path), err)
 		}
 	}
-	return written, nil
+	return nil
 }
 
-func (o *Options) writeFile(f layout.File) (bool, error) {
-	to := o.on(f.Path)
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // programs are for everyone
-		return false, err
+// writeFile writes one file and records it. An optional file that the bundle lacks is left out.
+func (o *Options) writeFile(f layout.File, r *Record) error {
+	from := io.NopCloser(strings.NewReader(f.Content))
+	if f.Source != "" {
+		file, err := os.Open(filepath.Join(o.Bundle, f.Source))
+		if errors.Is(err, fs.ErrNotExist) && f.Optional {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		from = file
 	}
-	switch f.Kind {
-	case layout.Link:
-		return true, replaceLink(f.Target, to)
-	case layout.Text:
-		return true, copyFile(strings.NewReader(f.Content), to, f.Mode)
+	if err := o.makeDirectories(path.Dir(f.Path), r); err != nil {
+		return errors.Join(err, from.Close())
 	}
-	from, err := os.Open(filepath.Join(o.Bundle, f.Source))
-	if errors.Is(err, fs.ErrNotExist) && f.Optional {
-		return false, nil
+	r.Files = append(r.Files, f.Path)
+	if f.Kind == layout.Link {
+		return replaceLink(f.Target, o.on(f.Path))
 	}
-	if err != nil {
-		return false, err
+	return errors.Join(copyFile(from, o.on(f.Path), f.Mode), from.Close())
+}
+
+// makeDirectories creates a directory and its missing parents, and records those that it created.
+// All users may enter them.
+func (o *Options) makeDirectories(dir string, r *Record) error {
+	err := os.Mkdir(o.on(dir), 0o755) //nolint:gosec // programs are for everyone
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist) && dir != "/":
+		if err := o.makeDirectories(path.Dir(dir), r); err != nil {
+			return err
+		}
+		return o.makeDirectories(dir, r)
+	case err == nil && !slices.Contains(r.Directories, dir):
+		r.Directories = append(r.Directories, dir)
 	}
-	o.say("copying %s", f.Source)
-	return true, errors.Join(copyFile(from, to, f.Mode), from.Close())
+	return err
 }
 
 // replaceLink makes a symbolic link, also over an existing one. Another kind of file stays.

@@ -1,9 +1,15 @@
 package install
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+
+	"rik.dev/rik/internal/install/layout"
 )
 
 var settingName = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
@@ -53,4 +59,24 @@ func (s Setting) line() (string, error) {
 		return s.Name + "=" + s.Value, nil
 	}
 	return s.Name + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(s.Value) + `"`, nil
+}
+
+// FlagsOf returns the flags of a service, from its configuration file. systemd splits the value at
+// spaces. A missing file has no flags.
+func FlagsOf(root string, p layout.Package) ([]string, error) {
+	text, err := os.ReadFile(filepath.Join(root, layout.ConfigOf(p).Path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	name := map[layout.Package]string{layout.Server: "RIK_SERVER_FLAGS", layout.Node: "RIKLET_FLAGS"}[p]
+	var flags []string
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(strings.TrimSpace(line), name+"="); found {
+			flags = strings.Fields(strings.Trim(value, `"'`))
+		}
+	}
+	return flags, nil
 }

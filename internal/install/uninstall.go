@@ -1,14 +1,14 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
-	"path/filepath"
 	"slices"
+	"strings"
 
 	"rik.dev/rik/internal/install/layout"
 )
@@ -17,8 +17,13 @@ import (
 type Removal struct {
 	// Prefix and Root are as in Options.
 	Prefix, Root string
+	// Live means that Root is this machine: its services and instances stop first.
+	Live bool
 	// KeepData leaves the data of the cluster and of the node, and the configuration.
 	KeepData bool
+	// Directories have data beside the default directories, because flags of the service name
+	// them.
+	Directories []string
 	// StopNode stops the instances of this machine's node and removes its mounts, cgroups and
 	// network. With KeepData it must keep the node's records and images. Uninstall calls it when
 	// the services have stopped.
@@ -37,7 +42,7 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 	}
 	o := Options{Root: r.Root, Progress: r.Progress}
 	unit := layout.UnitName(record.Package)
-	if r.Root == "/" {
+	if r.Live {
 		o.say("stopping %s", unit)
 		if err := host.Stop(ctx, unit); err != nil {
 			return fmt.Errorf("stopping %s: %w; nothing was removed", unit, err)
@@ -53,10 +58,10 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 		problems = append(problems, removeFile(o.on(name)))
 	}
 	if !r.KeepData {
-		for _, dir := range []string{layout.DataDir, layout.StateDir, layout.RunDir, layout.NetworkDir, layout.ConfigDir} {
+		for _, dir := range append(slices.Clone(r.Directories), layout.DataDir, layout.StateDir, layout.RunDir, layout.NetworkDir, layout.ConfigDir) {
 			problems = append(problems, os.RemoveAll(o.on(dir)))
 		}
-		if record.User != "" && r.Root == "/" {
+		if record.User != "" && r.Live {
 			problems = append(problems, host.RemoveUser(ctx, record.User))
 		}
 	}
@@ -66,8 +71,8 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 	if err := removeFile(o.on(recordPath(record.Prefix))); err != nil {
 		return err
 	}
-	removeEmpty(o.Root, record)
-	if r.Root != "/" {
+	o.removeEmpty(record.Directories)
+	if !r.Live {
 		return nil
 	}
 	return host.Reload(ctx)
@@ -80,22 +85,11 @@ func removeFile(name string) error {
 	return nil
 }
 
-// removeEmpty removes the directories of rik's files that are empty, from the deepest one up to
-// the prefix.
-func removeEmpty(root string, r Record) {
-	dirs := map[string]bool{}
-	for _, name := range append(r.Files, recordPath(r.Prefix)) {
-		for dir := path.Dir(name); dir != r.Prefix && len(dir) > len(r.Prefix); dir = path.Dir(dir) {
-			dirs[dir] = true
-		}
-	}
-	ordered := make([]string, 0, len(dirs))
-	for dir := range dirs {
-		ordered = append(ordered, dir)
-	}
-	slices.SortFunc(ordered, func(a, b string) int { return len(b) - len(a) })
-	for _, dir := range ordered {
+// removeEmpty removes those of the directories that are empty, from the deepest one up.
+func (o *Options) removeEmpty(dirs []string) {
+	slices.SortFunc(dirs, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	for _, dir := range dirs {
 		// An error means that the directory has other files, or is gone.
-		_ = os.Remove(filepath.Join(root, dir)) //nolint:errcheck // see above
+		_ = os.Remove(o.on(dir)) //nolint:errcheck // see above
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // Commands returns the node's commands of the program rik.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{AgentCommand("agent"), purgeCommand()}
+	return []*cobra.Command{AgentCommand("agent"), purgeCommand(), UninstallCommand()}
 }
 
 // AgentCommand returns the command that joins this machine to a cluster and runs its node.
@@ -98,10 +98,10 @@ const (
 	exitUsage = 2
 )
 
-// Main is the program riklet: the agent, with purge as a subcommand.
+// Main is the program riklet: the agent, with subcommands that install and remove it.
 func Main(ctx context.Context, args []string) int {
 	c := AgentCommand("riklet")
-	c.AddCommand(purgeCommand())
+	c.AddCommand(purgeCommand(), InstallCommand("riklet", nil), UninstallCommand())
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
 	c.SetArgs(args)
