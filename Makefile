@@ -16,6 +16,10 @@ RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
 VALE_VERSION := v3.22.0
 GOVULNCHECK_VERSION := v1.9.0
+# Newer versions of nfpm need modules that are not on every proxy.
+NFPM_VERSION := v2.45.2
+CYCLONEDX_VERSION := v1.10.0
+export NFPM_VERSION CYCLONEDX_VERSION VERSION LDFLAGS
 export PREFIX DESTDIR
 export GOFLAGS := $(shell source hack/env.sh && echo $$GOFLAGS)
 TAGS := $(shell source hack/env.sh && echo $$RIK_TAGS)
@@ -59,12 +63,12 @@ deps-containers:
 	@hack/deps.sh containers
 
 .PHONY: install
-install: build ## install the programs and systemd services (PREFIX, DESTDIR)
-	@hack/install.sh install
+install: build ## install the programs and the systemd service of a server (PREFIX, DESTDIR)
+	@$(BIN)/rik install server --no-start --prefix $(or $(PREFIX),/usr/local) --root $(or $(DESTDIR),/)
 
 .PHONY: uninstall
-uninstall: ## remove the installed programs and services; data and running instances stay
-	@hack/install.sh uninstall
+uninstall: ## remove the installed programs and the service; the instances stop, and the data stays
+	@$(BIN)/rik uninstall --keep-data --prefix $(or $(PREFIX),/usr/local) --root $(or $(DESTDIR),/)
 
 $(BIN)/runc: hack/runc.sh | deps-containers
 	@hack/runc.sh $(RUNC_VERSION) $@
@@ -91,6 +95,24 @@ $(BIN)/vale-$(VALE_VERSION): | deps-containers
 
 $(BIN)/govulncheck: Makefile | deps-containers
 	@GOBIN=$(BIN) GOFLAGS= hack/progress.sh govulncheck go install -v golang.org/x/vuln/cmd/govulncheck@$(GOVULNCHECK_VERSION)
+
+$(BIN)/nfpm-$(NFPM_VERSION): | deps-containers
+	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 hack/progress.sh "nfpm, once" go install -v github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
+	@mv $(BIN)/nfpm $@
+
+$(BIN)/cyclonedx-gomod-$(CYCLONEDX_VERSION): | deps-containers
+	@GOBIN=$(BIN) GOFLAGS= CGO_ENABLED=0 hack/progress.sh "the SBOM generator, once" go install -v github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@$(CYCLONEDX_VERSION)
+	@mv $(BIN)/cyclonedx-gomod $@
+
+PACKAGERS := $(BIN)/nfpm-$(NFPM_VERSION) $(BIN)/cyclonedx-gomod-$(CYCLONEDX_VERSION)
+
+.PHONY: packages
+packages: deps $(PACKAGERS) ## make .deb and .rpm packages and the archive of this machine's architecture
+	@hack/packages.sh
+
+.PHONY: dist
+dist: deps $(PACKAGERS) ## make the packages and archives of all architectures
+	@hack/packages.sh amd64 arm64
 
 # The server that tests run without the race detector, and the program in the containers of tests.
 .PHONY: testprograms

@@ -7,7 +7,8 @@ export GOFLAGS='-buildvcs=false -trimpath -gcflags=all=-dwarf=false'
 # rik the same net and os/user as the others. Without these tags Go compiles the two packages,
 # and all that import them, twice. grpcnotrace leaves out gRPC's trace pages, which use
 # templates. With templates the linker keeps each method of each type, which adds 4 MB to riklet.
-export RIK_TAGS=containers_image_openpgp,netgo,osusergo,grpcnotrace
+# sqlite_omit_load_extension: a static program cannot load SQLite's extensions, and rik uses none.
+export RIK_TAGS=containers_image_openpgp,netgo,osusergo,grpcnotrace,sqlite_omit_load_extension
 # If hack/deps.sh fetched a Go, it comes first. It finds its own GOROOT.
 export PATH="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/bin/toolchain/bin:$PATH"
 unset GOROOT

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes the files OUT/kernel and OUT/initramfs that microVMs boot. The kernel is Debian's newest
 # cloud kernel. The initramfs has the program INIT and the modules of that kernel. The script
-# fetches the kernel once. To fetch a newer one, remove OUT first. usage: guest.sh INIT OUT
+# fetches the kernel once. To fetch a newer one, remove OUT first. OUT/package has the name and the
+# version of the kernel's package. usage: guest.sh INIT OUT [ARCH]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh
-init=$1 out=$2
+init=$1 out=$2 arch=${3:-$(dpkg --print-architecture)}
 mkdir -p "$out"
 
 # Debian's kernel image is compressed with lz4. An uncompressed kernel boots faster under software
@@ -24,8 +25,8 @@ fetch() {
   local dir package
   dir=$(mktemp -d)
   trap 'rm -rf "$dir"' RETURN
-  local meta=linux-image-cloud-$(dpkg --print-architecture)
-  newest() { apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" { print $2; exit }' || true; }
+  local meta=linux-image-cloud-$arch:$arch
+  newest() { apt-cache depends "$meta" 2>/dev/null | awk '$1 == "Depends:" { sub(/:.*/, "", $2); print $2; exit }' || true; }
   package=$(newest)
   if [ -z "$package" ] && [ "$(id -u)" -eq 0 ]; then
     hack/progress.sh "fetching the lists of packages" apt-get update || true
@@ -40,8 +41,9 @@ fetch() {
   [ "$(id -u)" -ne 0 ] || chown _apt "$dir" 2>/dev/null || true
   chmod 755 "$dir"
   local progress=$PWD/hack/progress.sh
-  (cd "$dir" && "$progress" "$package" apt-get download "$package")
+  (cd "$dir" && "$progress" "$package" apt-get download "$package:$arch")
   hack/progress.sh "unpacking $package" dpkg -x "$dir"/linux-image*.deb "$dir/x"
+  dpkg-deb -W --showformat '${Package}=${Version}\n' "$dir"/linux-image*.deb >"$out/package"
   rm -rf "$out/modules"
   cp -r "$dir"/x/lib/modules/*/kernel "$out/modules"
   local image
@@ -54,7 +56,7 @@ fetch() {
   mv "$out/.kernel" "$out/kernel" # last, because this file shows that all others exist
 }
 
-[ -s "$out/kernel" ] && [ -d "$out/modules" ] || fetch
+[ -s "$out/kernel" ] && [ -d "$out/modules" ] && [ -s "$out/package" ] || fetch
 if ! [ -s "$out/initramfs" ] || [ "$init" -nt "$out/initramfs" ] || [ "$out/kernel" -nt "$out/initramfs" ] ||
   [ hack/initramfs/main.go -nt "$out/initramfs" ]; then
   go run ./hack/initramfs -init "$init" -modules "$out/modules" -out "$out/initramfs"

@@ -7,3 +7,6 @@ import "github.com/spf13/cobra"
 func Commands() []*cobra.Command {
 	return []*cobra.Command{serverCommand(), controllerCommand(), schedulerCommand(), simulateCommand()}
 }
+
+// Program returns the program rik with all its commands.
+func Program() *cobra.Command { return commandOf("rik") }

@@ -98,10 +98,16 @@ const (
 	exitUsage = 2
 )
 
-// Main is the program riklet: the agent, with subcommands that install and remove it.
-func Main(ctx context.Context, args []string) int {
+// Program returns the program riklet: the agent, with subcommands that install and remove it.
+func Program() *cobra.Command {
 	c := AgentCommand("riklet")
 	c.AddCommand(purgeCommand(), InstallCommand("riklet", nil), UninstallCommand())
+	return c
+}
+
+// Main runs the program riklet.
+func Main(ctx context.Context, args []string) int {
+	c := Program()
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
 	c.SetArgs(args)

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/app/logflag"
+	"rik.dev/rik/internal/install"
+	"rik.dev/rik/internal/install/layout"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/nodelock"
@@ -18,6 +20,7 @@ import (
 func purgeCommand() *cobra.Command {
 	o := DefaultOptions()
 	var keepData bool
+	var service string
 	c := &cobra.Command{
 		Use:   "purge",
 		Short: "Stop all instances of a stopped node, and remove everything that it created on this machine",
@@ -27,9 +30,17 @@ func purgeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if service != "" {
+				flags, err := install.FlagsOf("/", layout.Package(service))
+				if err != nil {
+					return err
+				}
+				o, _ = directories(flags)
+			}
 			return Purge(c.Context(), o, keepData, log)
 		},
 	}
+	c.Flags().StringVar(&service, "service", "", "use the directories in the flags of this systemd service: rik or riklet")
 	c.Flags().BoolVar(&keepData, "keep-data", false, "keep images, volumes, logs and records: the next start of the node starts its instances again, as after a boot")
 	o.addDirFlags(c.Flags())
 	return c
