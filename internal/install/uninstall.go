@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -55,6 +56,9 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 	o.say("removing the files")
 	var problems []error
 	for _, name := range record.Files {
+		if path.Dir(name) == layout.Under(record.Prefix).Commands && !isLink(o.on(name)) {
+			continue // somebody replaced the command with a program of another origin
+		}
 		problems = append(problems, removeFile(o.on(name)))
 	}
 	if !r.KeepData {
@@ -76,6 +80,11 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 		return nil
 	}
 	return host.Reload(ctx)
+}
+
+func isLink(name string) bool {
+	_, err := os.Readlink(name)
+	return err == nil
 }
 
 func removeFile(name string) error {
