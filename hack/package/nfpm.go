@@ -78,12 +78,12 @@ var descriptions = map[layout.Package]string{
 // e2fsprogs and QEMU for microVMs.
 var (
 	debNeeds = map[layout.Package]override{
-		layout.Node:   {Depends: []string{"iptables", "init-system-helpers (>= 1.54~)"}, Recommends: []string{"ca-certificates", "e2fsprogs", "kmod", "qemu-system-x86 | qemu-system-arm"}},
+		layout.Node:   {Depends: []string{"iptables", "init-system-helpers (>= 1.54~)"}, Recommends: []string{"ca-certificates", "kmod"}, Suggests: []string{"e2fsprogs", "qemu-system-x86 | qemu-system-arm"}},
 		layout.Server: {Depends: []string{"init-system-helpers (>= 1.54~)"}, Suggests: []string{"bash-completion"}},
 		layout.Client: {Suggests: []string{"bash-completion"}},
 	}
 	rpmNeeds = map[layout.Package]override{
-		layout.Node: {Depends: []string{"iptables"}, Recommends: []string{"ca-certificates", "e2fsprogs", "kmod", "qemu-kvm"}},
+		layout.Node: {Depends: []string{"iptables"}, Recommends: []string{"ca-certificates", "kmod"}, Suggests: []string{"e2fsprogs", "qemu-kvm"}},
 	}
 )
 
