@@ -62,7 +62,7 @@ on_kernel() {
 unit() {
   hack/say.sh "unit and control-plane tests, with the race detector"
   local packages
-  mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /bench |
+  mapfile -t packages < <(go list -tags $tags ./... | grep -v -e /test/e2e -e /test/packages -e /bench |
     if [ "${1:-}" = others ]; then grep -v -x -F -f <(on_kernel); else cat; fi | longest_first)
   # Three packages at once, because some tests wait without using a core.
   gotestsum --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report="$logs/again-unit.txt" \
