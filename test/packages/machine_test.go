@@ -22,8 +22,8 @@ import (
 // bootTimeout is for a machine that many tests share.
 const bootTimeout = 3 * time.Minute
 
-// controllers are the cgroup hierarchies of version 1 that a machine gets a part of.
-var controllers = []string{"memory", "cpu", "cpuacct", "cpuset", "blkio", "devices", "freezer", "pids", "net_cls", "perf_event"}
+// controllers are the cgroup hierarchies of which a machine gets a part.
+var controllers = []string{"unified", "systemd", "memory", "cpu", "cpuacct", "cpuset", "blkio", "devices", "freezer", "pids", "net_cls", "perf_event"}
 
 // machine is a Debian with systemd as its first process, in namespaces of its own.
 type machine struct {

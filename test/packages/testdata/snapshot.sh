@@ -5,7 +5,8 @@ left_out='/proc /sys /dev /tmp /test /run/systemd /run/log /run/udev /run/host /
 prune=()
 for dir in $left_out; do prune+=(-path "$dir" -prune -o); done
 find / "${prune[@]}" -printf 'file %y %m %u %p %l\n' 2>/dev/null | grep -v -E ' /(root/.rik|run/utmp|run/nologin|etc/ld.so.cache|etc/machine-id) $' | sort
-awk '{ print "mount", $4, $5, $9 }' /proc/self/mountinfo | sort
+# systemd-nspawn mounts files with random names.
+awk '{ print "mount", $4, $5, $9 }' /proc/self/mountinfo | grep -v '/\.#' | sort
 ip -o link | sed -E 's/^[0-9]+: ([^:@]+).*/link \1/' | sort
 ip rule | sed 's/^/rule /'
 ip route show table all | grep -v 'table local' | sed 's/^/route /' | sort
