@@ -157,6 +157,8 @@ func (m *machine) try(argv ...string) (string, error) {
 	var out bytes.Buffer
 	c := exec.CommandContext(ctx, "nsenter", args...)
 	c.Stdout, c.Stderr = &out, &out
+	// A script that sends a signal to its process group must not reach the test.
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	err := c.Run()
 	return out.String(), err
 }

@@ -137,8 +137,9 @@ func TestPrivilegedPackages(t *testing.T) {
 			m.eventually("rikctl get nodes", "Ready")
 
 			for range 3 {
-				m.run("kill -9 $(systemctl show -p MainPID --value rik)")
+				m.run("systemctl kill --kill-who=main --signal=KILL rik")
 				m.eventually("systemctl is-active rik", "active")
+				m.eventually("rikctl get nodes", "Ready")
 				m.same("kill -9 of the service", running)
 			}
 			m.run("systemctl restart rik")
