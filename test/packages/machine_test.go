@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"rik.dev/rik/internal/riklet/mounts"
 )
 
 // bootTimeout is for a machine that many tests share.
@@ -46,7 +45,7 @@ func newMachine(t testing.TB) *machine {
 	m := &machine{TB: t, root: filepath.Join(dir, "root"), group: "rik-test-" + filepath.Base(dir)}
 	t.Cleanup(func() {
 		m.off()
-		if err := errors.Join(m.removeGroups(), mounts.UnmountBelow(dir), mounts.RemoveAll(dir)); err != nil {
+		if err := errors.Join(m.removeGroups(), remove(dir)); err != nil {
 			t.Errorf("removing the machine: %v", err)
 		}
 	})
@@ -59,6 +58,19 @@ func newMachine(t testing.TB) *machine {
 	}
 	m.boot()
 	return m
+}
+
+// remove removes the directory of a machine. The mounts of the machine ended with its namespace; if
+// one is left on this machine, nothing may be removed through it.
+func remove(dir string) error {
+	mounted, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	if strings.Contains(string(mounted), " "+dir+"/") {
+		return fmt.Errorf("%s is not removed: something is mounted below it", dir)
+	}
+	return os.RemoveAll(dir)
 }
 
 // host runs a command of this machine.
