@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
 )
 
 // bootTimeout is for a machine that many tests share.
