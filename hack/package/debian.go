@@ -26,8 +26,9 @@ Comment: The programs contain Go modules. third-party-licenses.gz in this direct
  has the name, the version and the licenses of each. The source of each module
  is available from the Go module proxy under that name and version.
 `, maintainer, date.Year())
+	kernel := os.Getenv("RIK_KERNEL_PACKAGE")
 	if p == layout.Node {
-		fmt.Fprintf(&b, `
+		b.WriteString(`
 Files: usr/lib/rik/runc
 Copyright: The runc authors
 License: Apache-2.0
@@ -35,21 +36,25 @@ Comment: The program is built from the module github.com/opencontainers/runc. It
  linked with libseccomp (Copyright 2012-2023 The libseccomp authors, LGPL-2.1)
  and with the GNU C library (LGPL-2.1), from Debian's packages libseccomp and
  glibc. Their source is available from Debian.
-
+`)
+	}
+	if p == layout.Node && kernel != "" {
+		fmt.Fprintf(&b, `
 Files: usr/lib/rik/guest/*
 Copyright: Linus Torvalds and the authors of the Linux kernel
 License: GPL-2
 Comment: The kernel and its modules are those of Debian's package
  %s.
- Their source is Debian's source package "linux" of the same version.
-`, envOr("RIK_KERNEL_PACKAGE", "linux-image-cloud"))
+ Their source is Debian's source package "linux" of the same version, at
+ https://snapshot.debian.org/package/linux/.
+`, kernel)
 	}
 	b.WriteString(`
 License: Apache-2.0
  On Debian systems, the complete text of the Apache License, Version 2.0, is in
  /usr/share/common-licenses/Apache-2.0.
 `)
-	if p == layout.Node {
+	if p == layout.Node && kernel != "" {
 		b.WriteString(`
 License: GPL-2
  On Debian systems, the complete text of the GNU General Public License, version
