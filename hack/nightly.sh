@@ -15,12 +15,13 @@
 #   benchmarks       all benchmarks, to find those that no longer work (root)
 #   bare             make demo in a bare Debian (root)
 #   installs         each way onto a machine: packages and the archive, on a Debian with systemd (root)
+#   reproducible     builds the packages in two folders, and compares them byte for byte
 #
 # The end of the output lists the parts that failed, each with the command that repeats it. A
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
 # The output also lists the parts that this machine could not run. They do not fail the run.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare|installs]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare|installs|reproducible]...;
 # all parts without an argument.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
 # runs. RIK_DRILL_SEED repeats the choices of a drill.
@@ -135,7 +136,11 @@ installs() {
   try hack/installs.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills benchmarks bare installs)
+reproducible() {
+  try hack/reproducible.sh
+}
+
+all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills benchmarks bare installs reproducible)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }

@@ -160,10 +160,16 @@ func TestPrivilegedPackages(t *testing.T) {
 			}
 			m.run("cd /test && " + w.purge)
 			m.run("rm -rf /root/.rik; systemctl reset-failed")
-			if diff := cmp.Diff(before, m.snapshot()); diff != "" {
-				t.Errorf("the machine is not what it was before (-before +after):\n%s", diff)
-			}
+			m.unchanged(before)
 		})
+	}
+}
+
+// unchanged fails the test unless the machine is what it was before.
+func (m *machine) unchanged(before []string) {
+	m.Helper()
+	if diff := cmp.Diff(before, m.snapshot()); diff != "" {
+		m.Errorf("the machine is not what it was before (-before +after):\n%s", diff)
 	}
 }
 
