@@ -60,6 +60,23 @@ func (l *Lock) Release() error {
 	return errors.Join(unix.Flock(int(l.file.Fd()), unix.LOCK_UN), l.file.Close())
 }
 
+// HeldBy returns the process that has the lock on a file or directory, in the form of
+// [HeldError.By]. It is empty if none has it, or if the file does not exist. HeldBy does not take
+// the lock, not even for a moment.
+func HeldBy(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil || unix.Fstat(int(f.Fd()), &st) != nil || holderIn(string(locks), unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino) == 0 {
+		return ""
+	}
+	return holder(f)
+}
+
 func open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return os.Open(path)

@@ -63,3 +63,24 @@ func TestHolderIn(t *testing.T) {
 		}
 	}
 }
+
+func TestHeldBy(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lock")
+	if by := HeldBy(path); by != "" {
+		t.Errorf("HeldBy of a file that does not exist = %q", by)
+	}
+	lock, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if by := HeldBy(path); !strings.Contains(by, "process "+strconv.Itoa(os.Getpid())) {
+		t.Errorf("HeldBy of a held lock = %q, want this process", by)
+	}
+	if err := lock.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if by := HeldBy(path); by != "" {
+		t.Errorf("HeldBy of a released lock = %q", by)
+	}
+}

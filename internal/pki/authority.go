@@ -32,8 +32,8 @@ const (
 	// new authority every node must join again.
 	authorityLifetime = 10 * 365 * 24 * time.Hour
 
-	// backdate makes a new certificate valid on peers whose clock is behind.
-	backdate = 5 * time.Minute
+	// Backdate makes a new certificate valid on peers whose clock is behind.
+	Backdate = 5 * time.Minute
 
 	commonName = "rik cluster authority"
 )
@@ -119,9 +119,9 @@ func (a *Authority) Discard(dir string) error {
 	return nil
 }
 
-// expiresSoon is how long before the expiry of an authority Warning reports it. Replacing an
+// ExpiresSoon is how long before the expiry of an authority Warning reports it. Replacing an
 // authority requires work on every node.
-const expiresSoon = 180 * 24 * time.Hour
+const ExpiresSoon = 180 * 24 * time.Hour
 
 // Warning describes a problem with the authority's validity period. Without a problem it is
 // empty.
@@ -130,7 +130,7 @@ func (a *Authority) Warning(now time.Time) string {
 	switch {
 	case now.Before(from):
 		return fmt.Sprintf("certificate authority is valid from %s, and this machine's clock shows %s: every TLS connection fails until then; set the clock if it is wrong", from.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
-	case now.Add(expiresSoon).After(to):
+	case now.Add(ExpiresSoon).After(to):
 		return fmt.Sprintf("certificate authority expires on %s: %s", to.Format(time.RFC3339), replaceAuthority)
 	}
 	return ""
@@ -183,7 +183,7 @@ func create(dir string) (*Authority, error) {
 	now := time.Now()
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: commonName},
-		NotBefore:             now.Add(-backdate),
+		NotBefore:             now.Add(-Backdate),
 		NotAfter:              now.Add(authorityLifetime),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature,
 		BasicConstraintsValid: true,

@@ -145,7 +145,7 @@ func (a *Authority) sign(key crypto.PublicKey, template *x509.Certificate, valid
 	}
 	now := time.Now()
 	template.SerialNumber = serial
-	template.NotBefore = now.Add(-backdate)
+	template.NotBefore = now.Add(-Backdate)
 	template.NotAfter = now.Add(validity)
 	if template.NotAfter.After(a.certificate.NotAfter) {
 		template.NotAfter = a.certificate.NotAfter

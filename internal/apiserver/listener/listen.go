@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"rik.dev/rik/internal/portowner"
 )
 
 // A child of a killed process may hold the process's ports for a moment, between fork and exec.
@@ -41,4 +43,13 @@ func Listen(ctx context.Context, address string, port int, flag string) (net.Lis
 	default:
 		return nil, fmt.Errorf("opening port %d: %w", port, errors.Join(err, context.Cause(ctx)))
 	}
+}
+
+// describe says which process listens on port. The text is followed by "stop it".
+func describe(port int) string {
+	owner, err := portowner.Find(portowner.TCP, port)
+	if err != nil {
+		return "a process of another user has it"
+	}
+	return owner.String() + " has it"
 }

@@ -59,6 +59,37 @@ func (l Layout) check() error {
 	return nil
 }
 
+// Mode says which versions of cgroups have the controllers: "v1", "v2", or "hybrid" if both versions
+// are mounted.
+func (l Layout) Mode() string {
+	switch {
+	case l.Unified == "":
+		return "v1"
+	case len(l.V1) == 0:
+		return "v2"
+	default:
+		return "hybrid"
+	}
+}
+
+// Controllers returns the available controllers of both versions, sorted.
+func (l Layout) Controllers() []string {
+	var all []string
+	for controller := range l.V1 {
+		if !strings.Contains(controller, "=") {
+			all = append(all, controller)
+		}
+	}
+	if l.Unified != "" {
+		data, err := os.ReadFile(filepath.Join(l.Unified, "cgroup.controllers"))
+		if err == nil {
+			all = append(all, strings.Fields(string(data))...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // known lists the v1 controllers in which an OCI runtime creates groups.
 var known = []string{"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc",
 	"name=systemd", "net_cls", "net_prio", "perf_event", "pids", "rdma"}

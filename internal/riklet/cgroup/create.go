@@ -22,6 +22,9 @@ type Limits struct {
 // freeze.
 var wanted = []string{"cpu", "cpuacct", "freezer", "memory", "pids"}
 
+// Required are the controllers that a node needs to limit instances, with v1 or v2.
+var Required = []string{"cpu", "memory", "pids"}
+
 // cpuPeriod is in microseconds, the default of the kernel and runc.
 const cpuPeriod = 100000
 
@@ -107,7 +110,7 @@ func enable(dir string) error {
 	if err != nil {
 		return err
 	}
-	for _, controller := range []string{"cpu", "memory", "pids"} {
+	for _, controller := range Required {
 		if !slices.Contains(strings.Fields(string(have)), controller) {
 			continue
 		}

@@ -101,52 +101,15 @@ func (s *Store) reconcile(id string, rec mountRecord, live bool) (kept bool, err
 // exists as long as the mount.
 func (s *Store) Written(id string) string { return s.path(mountsDir, id, upperDir) }
 
-// CanMount checks whether the store's file system can hold the files that containers write. The
-// upper directory of an overlay cannot be on an overlay, as inside a container, nor on a network
-// file system. See "Upper and lower" in the kernel's Documentation/filesystems/overlayfs.rst.
-// CanMount mounts nothing. It fails with ErrUnfitFileSystem.
-func (s *Store) CanMount() (err error) {
-	dir, err := os.MkdirTemp(s.path(tmpDir), "probe-")
-	if err != nil {
-		return err
+// CanMount checks whether the store's file system can hold the files that containers write; see
+// mounts.ProbeUpper. It mounts nothing. It fails with ErrUnfitFileSystem.
+func (s *Store) CanMount() error {
+	err := mounts.ProbeUpper(s.path(tmpDir))
+	var unfit *mounts.UnfitError
+	if errors.As(err, &unfit) {
+		return fmt.Errorf("%w: %w", ErrUnfitFileSystem, unfit)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if errors.Is(err, unix.ENOSYS) {
-		return nil // a kernel before 5.2 reports errors only at the mount
-	}
-	if err != nil {
-		return fmt.Errorf("%w: the kernel does not support overlay: %w", ErrUnfitFileSystem, err)
-	}
-	defer unix.Close(fd)
-	for option, sub := range map[string]string{"lowerdir": "lower", "upperdir": upperDir, "workdir": workDir} {
-		path := filepath.Join(dir, sub)
-		if err := os.Mkdir(path, 0o700); err != nil {
-			return err
-		}
-		if err := unix.FsconfigSetString(fd, option, path); err != nil {
-			return unsuitable(dir, err)
-		}
-	}
-	if err := unix.FsconfigCreate(fd); err != nil {
-		return unsuitable(dir, err)
-	}
-	return nil
-}
-
-func unsuitable(dir string, cause error) error {
-	if resolved, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = resolved
-	}
-	kind, longest := "a file system", 0
-	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(dir))
-	for _, m := range above {
-		if len(m.Mountpoint) >= longest {
-			kind, longest = m.FSType, len(m.Mountpoint)
-		}
-	}
-	cause = errors.Join(cause, err)
-	return fmt.Errorf("%w: %s is on %s, which cannot hold the upper layers of containers: %w", ErrUnfitFileSystem, filepath.Dir(dir), kind, cause)
+	return err
 }
 
 // claim enters the mount into the table if all its layers still exist. The table protects the

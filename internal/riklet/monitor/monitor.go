@@ -21,10 +21,10 @@ import (
 const (
 	// DefaultInterval is the interval of the papers.
 	DefaultInterval = 15 * time.Second
-	// pressureHigh and pressureLow are in percent of the disk. Their distance avoids frequent
+	// PressureHigh and PressureLow are in percent of the disk. Their distance avoids frequent
 	// changes of the state.
-	pressureHigh = 90
-	pressureLow  = 85
+	PressureHigh = 90
+	PressureLow  = 85
 	// evictHigh is the usage above which the removal of images was not enough, so an instance
 	// must be evicted.
 	evictHigh = 95
@@ -170,9 +170,9 @@ func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 // pressed decides whether there is disk pressure, depending on the former decision.
 func pressed(before bool, usedPercent float64) bool {
 	if before {
-		return usedPercent > pressureLow
+		return usedPercent > PressureLow
 	}
-	return usedPercent >= pressureHigh
+	return usedPercent >= PressureHigh
 }
 
 // cpuMillis returns the load between two measurements, or since the start of the process for the

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -47,6 +48,34 @@ type known struct {
 	address   netip.Addr
 	unable    bool // the check port cannot be connected
 	domain    string
+}
+
+// LastTroubles returns what the checks of a node found last, by the directory of its network. A check
+// without a result is missing. It does not need a running node.
+func LastTroubles(dir string) (map[nodestate.TroubleKind][]string, error) {
+	all := map[nodestate.TroubleKind][]string{}
+	var errs []error
+	for _, c := range []check{checkTunnels, checkInstances, checkNames} {
+		trouble, checked, err := reach.Last(filepath.Join(dir, string(c)))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !checked {
+			continue
+		}
+		kind := nodestate.TroubleOverlay
+		if c == checkNames {
+			kind = nodestate.TroubleNamesBlocked
+		}
+		if all[kind] == nil {
+			all[kind] = []string{}
+		}
+		if trouble != "" {
+			all[kind] = append(all[kind], trouble)
+		}
+	}
+	return all, errors.Join(errs...)
 }
 
 func (n *Node) newChecks() checks {

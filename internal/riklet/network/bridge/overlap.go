@@ -46,8 +46,13 @@ func (u Use) String() string {
 // ours reports whether rik created it: the bridge, the overlay's device, the instances' devices,
 // or a marked route.
 func (u Use) ours(bridge string) bool {
-	return u.Device == bridge || u.Protocol == RouteProtocol ||
-		deviceName.MatchString(u.Device) || strings.HasPrefix(u.Device, devicePrefix+".")
+	return u.Device == bridge || u.Protocol == RouteProtocol || IsDevice(u.Device)
+}
+
+// IsDevice reports whether a node creates devices with a name like this, besides the bridge: those of
+// instances, and the overlay's.
+func IsDevice(name string) bool {
+	return deviceName.MatchString(name) || strings.HasPrefix(name, devicePrefix+".")
 }
 
 // isLessSpecificRoute reports whether u is a route for a larger range than to, and does not lead to

@@ -132,11 +132,8 @@ func lookup(name string) (string, error) {
 // hasRules reports whether the variant has a rule that is not rik's. Rules that rik left there
 // earlier must not decide.
 func (t *Tool) hasRules(ctx context.Context) (bool, error) {
-	found := false
-	err := t.read(ctx, func(line string) {
-		found = found || strings.HasPrefix(line, "-A ") && !strings.Contains(line, " "+Prefix)
-	})
-	return found, err
+	others, _, err := t.InUse(ctx)
+	return others, err
 }
 
 // Rules returns the rules of one chain as the program prints them, in any table.
@@ -162,6 +159,64 @@ func (t *Tool) RulesBelow(ctx context.Context, prefixes ...string) ([]string, er
 		}
 	})
 	return rules, err
+}
+
+// Chain is a chain as the kernel has it.
+type Chain struct {
+	// Policy is that of a chain of the kernel's, such as DROP, or "-".
+	Policy string
+	// Rules are as the program prints them, without "-A NAME ".
+	Rules []string
+}
+
+// Chains returns the chains of a table by name. The map is empty if the table does not exist.
+func (t *Tool) Chains(ctx context.Context, table string) (map[string]Chain, error) {
+	chains := map[string]Chain{}
+	inside := false
+	err := t.read(ctx, func(line string) {
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			inside = name == table
+		}
+		if !inside {
+			return
+		}
+		if rest, ok := strings.CutPrefix(line, ":"); ok {
+			if fields := strings.Fields(rest); len(fields) > 1 {
+				chains[fields[0]] = Chain{Policy: fields[1]}
+			}
+		}
+		if rest, ok := strings.CutPrefix(line, "-A "); ok {
+			name, rule, _ := strings.Cut(rest, " ")
+			c := chains[name]
+			c.Rules = append(c.Rules, rule)
+			chains[name] = c
+		}
+	})
+	return chains, err
+}
+
+// InUse reports whether the variant has rules of other programs, and whether it has rules of
+// rik's.
+func (t *Tool) InUse(ctx context.Context) (others, own bool, err error) {
+	err = t.read(ctx, func(line string) {
+		if strings.HasPrefix(line, "-A ") {
+			mine := strings.Contains(line, " "+Prefix)
+			others, own = others || !mine, own || mine
+		}
+	})
+	return others, own, err
+}
+
+// Program returns the name of the variant's program for single rules, such as iptables-legacy.
+func (t *Tool) Program() string {
+	return strings.TrimSuffix(filepath.Base(t.save), "-save")
+}
+
+// Try writes rules into the network namespace of the calling thread, to find out whether the
+// kernel and the programs support them. The error is ErrUnsupported if they do not.
+func (t *Tool) Try(ctx context.Context, want Ruleset) error {
+	_, err := NewKeeper(t).Apply(ctx, want)
+	return err
 }
 
 // read passes every line of the variant's rules to line. It does not read unused tables by name,

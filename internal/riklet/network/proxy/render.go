@@ -23,9 +23,13 @@ const (
 	chainLoop    = "RIKLET-LOOP"
 	chainInput   = "RIKLET-INPUT"
 	chainOutput  = "RIKLET-OUTPUT"
-	chainForward = "RIKLET-FORWARD"
+	chainForward = ForwardChain
 	chainRefused = "RIKLET-N"
 )
+
+// ForwardChain is the chain that accepts the forwarded packets of instances. While a node runs, a
+// jump to it is the first rule of FORWARD.
+const ForwardChain = "RIKLET-FORWARD"
 
 // mark is set on connections to endpoints in another node's network. Their addresses do not show
 // that they are rik's. It is a bit of the connection's mark, not of the packets'. Kubernetes and

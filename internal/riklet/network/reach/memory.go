@@ -3,6 +3,7 @@ package reach
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -57,4 +58,21 @@ func (m memory) next(s state, message string) memory {
 		return m
 	}
 	return memory{Checked: m.Checked, Trouble: message}
+}
+
+// Last returns the trouble that a checker has saved at a path, or "" for none. checked is false if
+// there is no result.
+func Last(path string) (trouble string, checked bool, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	var m memory
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("reading the last result of a network check: %w", err)
+	}
+	return m.Trouble, m.Checked || m.Trouble != "", nil
 }
