@@ -74,14 +74,9 @@ func rikctlPage() string {
 }
 
 func rikletPage() string {
-	root := node.AgentCommand("riklet")
-	for _, c := range node.Commands() {
-		if c.Name() == "purge" {
-			root.AddCommand(c)
-		}
-	}
-	return "# riklet\n\nThe node agent alone. `rik agent` and `rik purge` take the same flags, and\n" +
-		"`rik server` takes those of its node.\n\n" + page.Fenced(root.LocalFlags().FlagUsages()) + "\n" + page.Commands(root)
+	root := node.Program()
+	return "# riklet\n\nThe node agent alone. `rik agent`, `rik purge` and `rik doctor` take the\n" +
+		"same flags, and `rik server` takes those of its node.\n\n" + page.Fenced(root.LocalFlags().FlagUsages()) + "\n" + page.Commands(root)
 }
 
 func rikPage() string {

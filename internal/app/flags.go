@@ -24,7 +24,7 @@ import (
 
 // Defaults from the published papers.
 const (
-	defaultDataDir = "/var/lib/rik/data/"
+	defaultDataDir = node.DefaultDataDir
 
 	// The published clients speak plain HTTP on ports on which rik speaks TLS. rik serves the
 	// plain protocols ten ports away: at 5010, 4986 and 4985 for 5000, 4996 and 4995.

@@ -15,8 +15,8 @@ import (
 
 	"rik.dev/rik/internal/app/multicluster"
 	"rik.dev/rik/internal/app/node"
+	"rik.dev/rik/internal/doctor"
 	"rik.dev/rik/internal/rikctl/handover"
-	"rik.dev/rik/internal/version"
 )
 
 // Exit codes of the programs.
@@ -41,9 +41,13 @@ func Main(program string, args []string) int {
 	command.SetArgs(args)
 	err := command.ExecuteContext(ctx)
 	var exit *multicluster.ExitError
+	var findings *doctor.ResultError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &findings):
+		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
+		return findings.Code
 	case errors.As(err, &exit):
 		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
 		return exit.Code
@@ -85,7 +89,7 @@ func commandOf(program string) *cobra.Command {
 		command = rikCommand()
 		command.AddCommand(components...)
 	}
-	command.AddCommand(versionCommand())
+	command.AddCommand(node.VersionCommand())
 	return quiet(command)
 }
 
@@ -101,6 +105,7 @@ func rikCommand() *cobra.Command {
 	command.AddCommand(serverCommand(), simulateCommand())
 	command.AddCommand(node.Commands()...)
 	command.AddCommand(node.InstallCommand("rik", checkServerFlags))
+	command.AddCommand(node.DoctorCommand(doctor.RoleServer))
 	return command
 }
 
@@ -118,15 +123,6 @@ func quiet(c *cobra.Command) *cobra.Command {
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
 	return c
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run:   func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), version.Version) },
-	}
 }
 
 func serverCommand() *cobra.Command {

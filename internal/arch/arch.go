@@ -134,6 +134,8 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/riklet/runner/oci", May: append([]string{"internal/riklet/image"}, engine...), MustNot: heavy},
 	{Under: "internal/riklet/runner/process", May: append([]string{"internal/riklet/archive", "internal/riklet/image"}, engine...), MustNot: heavy},
 	{Under: "internal/riklet/runner/microvm", May: append([]string{"internal/riklet/disk", "internal/riklet/guest", "internal/riklet/image", "internal/riklet/network/tap", "internal/riklet/vmm"}, engine...), MustNot: heavy},
+	// What a machine lacks is judged by what the riklet needs. The program riklet has the command too.
+	{Under: "internal/doctor", May: append([]string{"internal/riklet"}, shared...), MustNot: heavy},
 	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/apiserver", May: append([]string{"config"}, shared...)},
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},

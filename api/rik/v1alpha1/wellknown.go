@@ -92,3 +92,11 @@ const (
 	// PortNodes is where the controller listens for riklets.
 	PortNodes = 4997
 )
+
+// The default ranges of a cluster.
+const (
+	// DefaultClusterCIDR is the range of all instances.
+	DefaultClusterCIDR = "10.62.0.0/16"
+	// DefaultServiceCIDR is the range of all cluster IPs.
+	DefaultServiceCIDR = "10.63.0.0/16"
+)

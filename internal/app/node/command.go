@@ -11,9 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/app/logflag"
+	"rik.dev/rik/internal/doctor"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/riklet/join"
 	"rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/version"
 )
 
 // Commands returns the node's commands of the program rik.
@@ -98,11 +100,22 @@ const (
 	exitUsage = 2
 )
 
-// Program returns the program riklet: the agent, with subcommands that install and remove it.
+// Program returns the program riklet: the agent, with subcommands that check this machine, and install and
+// remove it.
 func Program() *cobra.Command {
 	c := AgentCommand("riklet")
-	c.AddCommand(purgeCommand(), InstallCommand("riklet", nil), UninstallCommand())
+	c.AddCommand(purgeCommand(), DoctorCommand(doctor.RoleNode), VersionCommand(), InstallCommand("riklet", nil), UninstallCommand())
 	return c
+}
+
+// VersionCommand returns the command that prints the version.
+func VersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run:   func(c *cobra.Command, _ []string) { fmt.Fprintln(c.OutOrStdout(), version.Version) },
+	}
 }
 
 // Main runs the program riklet.
@@ -112,9 +125,13 @@ func Main(ctx context.Context, args []string) int {
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
 	c.SetArgs(args)
 	err := c.ExecuteContext(ctx)
+	var findings *doctor.ResultError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &findings):
+		fmt.Fprintf(os.Stderr, "riklet: %v\n", err)
+		return findings.Code
 	case errors.Is(err, ErrUsage):
 		fmt.Fprintf(os.Stderr, "riklet: %v\nsee riklet --help\n", err)
 		return exitUsage

@@ -7,13 +7,15 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 )
 
 // Defaults of Options. They allow 256 nodes with 253 instances each, and 65,534 virtual
 // addresses.
 const (
-	DefaultClusterCIDR  = "10.62.0.0/16"
-	DefaultServiceCIDR  = "10.63.0.0/16"
+	DefaultClusterCIDR  = rikv1alpha1.DefaultClusterCIDR
+	DefaultServiceCIDR  = rikv1alpha1.DefaultServiceCIDR
 	DefaultNodeCIDRSize = 24
 	DefaultDomain       = "rik.local"
 )
