@@ -99,7 +99,7 @@ func rikCommand() *cobra.Command {
 		Use:   "rik",
 		Short: "rik runs containers, microVMs and processes on one machine or many",
 		Long: "rik runs containers, microVMs and processes on one machine or many.\n\n" +
-			"Start here: rik server, then rikctl get nodes. rik deploy, rik get and rik delete are\n" +
+			"Start here: rik server, then rikctl get nodes. rik deploy, get, delete and debug are\n" +
 			"the commands of rikctl with these names; rikctl has many more.",
 	}
 	command.AddCommand(serverCommand(), simulateCommand())

@@ -72,7 +72,7 @@ var rikctlShared = []string{
 // rikctlCommands are the packages of rikctl's commands, each with what it may import in addition
 // to the packages that all of them share. Commands do not import each other: the root composes them.
 var rikctlCommands = map[string][]string{
-	"apply": nil, "cluster": {"internal/multicluster/kubeconfig"}, "configcmd": nil, "create": nil, "deletion": nil,
+	"apply": nil, "cluster": {"internal/multicluster/kubeconfig"}, "configcmd": nil, "create": nil, "debug": nil, "deletion": nil,
 	"describe": nil, "exec": nil, "get": nil, "lint": nil, "logs": nil,
 	"negotiate": {"internal/multicluster/schema", "internal/multicluster/negotiation/plan"},
 	"node":      {"internal/rikctl/drain"}, "portforward": {"internal/rikctl/forward"}, "proxy": nil, "rollout": nil, "scale": nil,

@@ -20,6 +20,7 @@ import (
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/configcmd"
 	"rik.dev/rik/internal/rikctl/create"
+	"rik.dev/rik/internal/rikctl/debug"
 	"rik.dev/rik/internal/rikctl/deletion"
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/exec"
@@ -77,7 +78,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
 	add(groupOperate, node.NewCordonCommand(t.Factory), node.NewUncordonCommand(t.Factory), node.NewDrainCommand(t.Factory), node.NewTaintCommand(t.Factory), node.NewCommand(t.Factory), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
-	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), proxy.NewCommand(t.Factory), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
+	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), debug.NewCommand(t.Factory), proxy.NewCommand(t.Factory), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)
 	root.SetHelpCommandGroupID(groupRikctl)

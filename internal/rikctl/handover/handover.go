@@ -13,8 +13,8 @@ import (
 )
 
 // commands are the commands of rikctl that rik also accepts. The published design uses them: rik
-// deploy, rik get apps, rik delete NAME.
-var commands = []string{"deploy", "get", "delete"}
+// deploy, rik get apps, rik delete NAME. The file for a bug report is written on servers and nodes.
+var commands = []string{"deploy", "get", "delete", "debug"}
 
 // errNoRikctl is the error of a missing rikctl.
 var errNoRikctl = errors.New("rikctl is neither next to rik nor on the PATH: install it, it contains the commands for users")

@@ -15,6 +15,7 @@ func TestApplies(t *testing.T) {
 		{"rik", []string{"deploy", "-f", "x"}, true},
 		{"rik", []string{"get", "apps"}, true},
 		{"rik", []string{"delete", "nginx"}, true},
+		{"rik", []string{"debug", "bundle"}, true},
 		{"rik", []string{"server"}, false},
 		{"rik", nil, false},
 		{"controller", []string{"get"}, false},

@@ -1,0 +1,3 @@
+// Package debug has the command debug. It collects what a bug report needs, without secrets; see
+// package redact.
+package debug
