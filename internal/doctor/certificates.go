@@ -94,7 +94,7 @@ func (c Certificate) soon() time.Time {
 }
 
 // renew returns the command that replaces the certificate. A server issues its own certificates
-// again when it starts. A node joins again with a token, which somebody has to create on the server.
+// again when it starts. A node joins again with a token. The administrator creates it on the server.
 func (c Certificate) renew() string {
 	switch {
 	case c.Kind == KindAuthority:

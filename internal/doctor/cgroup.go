@@ -10,6 +10,9 @@ import (
 
 func checkCgroup(m *Machine) []Finding {
 	c := m.Cgroup
+	if m.NoNode {
+		return ok("This machine runs no instances, so it needs no cgroups.")
+	}
 	if c.Problem != "" {
 		return []Finding{{
 			ID: "cgroup-mode", Severity: Error, Message: "Control groups cannot be used: " + strings.TrimSuffix(c.Problem, ".") + ".",

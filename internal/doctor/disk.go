@@ -88,7 +88,7 @@ func checkSpace(m *Machine) []Finding {
 	})
 }
 
-// severityOfUse judges a share of a file system. A node has disk pressure above the same share.
+// severityOfUse rates a share of a file system. A node has disk pressure above the same share.
 func severityOfUse(percent float64) Severity {
 	switch {
 	case percent >= monitor.PressureHigh:
@@ -115,7 +115,7 @@ func checkInodes(m *Machine) []Finding {
 }
 
 // network are file systems on other machines.
-var networkFileSystems = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "9p", "afs", "lustre"}
+var networkFileSystems = []string{"nfs", "nfs4", "cifs", "smb3", "ceph", "glusterfs", "fuse.glusterfs", "fuse.sshfs", "9p", "afs"}
 
 func checkFileSystem(m *Machine) []Finding {
 	return perDirectory(m, "The file systems of rik's directories are suitable.", func(d Directory) (Finding, bool) {

@@ -376,6 +376,21 @@ func TestNothingIsKnown(t *testing.T) {
 	}
 }
 
+// A machine without a node does not need what instances need.
+func TestWithoutANode(t *testing.T) {
+	t.Parallel()
+	m := healthy()
+	m.NoNode, m.Node = true, Node{NoNetwork: true}
+	m.Firewall, m.Cgroup, m.Kernel.Probes = Firewall{Problem: "iptables is not installed"}, Cgroup{Problem: "none"}, map[Feature]Probe{FeatureOverlay: failed}
+	report, err := Check(m, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := report.Summary[Error] + report.Summary[Warning]; n != 0 {
+		t.Errorf("%d findings: %+v", n, report.Findings)
+	}
+}
+
 func TestOnly(t *testing.T) {
 	t.Parallel()
 	report, err := Check(healthy(), []string{"time", "port-api"})

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -41,11 +42,12 @@ func sysctl(name, value string) string {
 	return fmt.Sprintf("echo '%s = %s' >> %s && sysctl -w %s=%s", name, value, sysctlFile, name, value)
 }
 
+// plainWord matches words that mean the same to a shell without quotes.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9/._:=,@+%-]+$`)
+
 // quote returns a word of a shell command.
 func quote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:=,@+%", r))
-	}) {
+	if plainWord.MatchString(word) {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"

@@ -116,6 +116,8 @@ func (f feature) find(m *Machine) Finding {
 	switch {
 	case probe.Works():
 		return Finding{Severity: OK, Message: fmt.Sprintf("The kernel supports %s.", f.what)}
+	case m.NoNode:
+		return Finding{Severity: OK, Message: fmt.Sprintf("This machine runs no instances, so it does not need %s.", f.what)}
 	case f.network && m.Node.NoNetwork:
 		return Finding{Severity: OK, Message: fmt.Sprintf("This node has no network for instances, so it does not need %s.", f.what)}
 	case !probe.Tried:

@@ -24,6 +24,8 @@ const (
 // checks then say so.
 type Machine struct {
 	Role Role
+	// NoNode is true if the machine runs no instances, so that it needs nothing for them.
+	NoNode bool
 	// Root is false if the facts were gathered without the rights of root, so that some are missing.
 	Root bool
 	// Version is the version of this program.
@@ -94,7 +96,7 @@ type Cgroup struct {
 	Mode string
 	// Controllers are the available controllers.
 	Controllers []string
-	// Problem is why there are no cgroups that rik can use, or empty.
+	// Problem is why rik cannot use cgroups, or empty.
 	Problem string
 	// Write is the attempt to write to the hierarchy of the instances.
 	Write Probe
@@ -299,7 +301,7 @@ type Server struct {
 	// Verified is the attempt to verify the certificate with the known authority. It was not tried if
 	// no authority is known.
 	Verified Probe
-	// Presented is the certificate that the server presents. NotAfter is zero if there is none.
+	// Presented is the certificate that the server presents. NotAfter is zero without one.
 	Presented Certificate
 	// Version is the version of the server, or empty.
 	Version string

@@ -25,7 +25,7 @@ func checkLeftover(m *Machine) []Finding {
 	case n.Running != "":
 		return ok(fmt.Sprintf("The node of this machine runs: %s.", n.Running))
 	case len(found) == 0 && !n.Installed:
-		return ok("There is nothing of an earlier installation on this machine.")
+		return ok("An earlier installation has left nothing on this machine.")
 	case n.Installed:
 		f := Finding{
 			Severity: Info, Object: n.StateDir, Fix: purge,

@@ -45,7 +45,7 @@ type Owner struct {
 func (o Owner) String() string { return fmt.Sprintf("process %d (%s)", o.PID, o.Program) }
 
 // Find returns the process that listens on a port, in the network namespace of the calling
-// thread. The error is ErrFree or ErrHidden if there is none to return.
+// thread. Without such a process the error is ErrFree or ErrHidden.
 func Find(protocol Protocol, port int) (Owner, error) {
 	inodes := map[string]bool{}
 	state := stateListen

@@ -37,7 +37,7 @@ type doctorOptions struct {
 	apiPort, workersPort, nodesPort int
 	output                          string
 	only                            []string
-	strict                          bool
+	strict, noAgent                 bool
 	usualRole                       doctor.Role
 }
 
@@ -65,7 +65,8 @@ func DoctorCommand(usual doctor.Role) *cobra.Command {
 func (o *doctorOptions) addFlags(s *pflag.FlagSet) {
 	o.node.addDirFlags(s)
 	s.StringVar(&o.node.Network, "network", o.node.Network, "network between instances of the node; with none, its requirements are not checked")
-	s.StringVar(&o.role, "role", roleAuto, "what the machine is for: server (control plane and node), node, or auto")
+	s.BoolVar(&o.noAgent, "no-agent", false, "the machine runs no instances, so that the requirements of a node are not checked")
+	s.StringVar(&o.role, "role", roleAuto, "role of the machine: server (control plane and node), node, or auto")
 	s.StringVar(&o.dataDir, "data-dir", envOr("DATABASE_LOCATION", DefaultDataDir), "directory of the cluster's data, certificates and credentials [DATABASE_LOCATION]")
 	s.StringVar(&o.server, "server", os.Getenv("RIK_SERVER"), "address of the cluster's API to reach, such as https://10.0.0.1:5000; by default the server of this machine, if it has one [RIK_SERVER]")
 	s.StringVar(&o.clusterCIDR, "cluster-cidr", rikv1alpha1.DefaultClusterCIDR, "address range of instances (IPv4)")
@@ -135,8 +136,8 @@ func (o *doctorOptions) config() (facts.Config, error) {
 		parent = riklet.CgroupParent(o.node.StateDir)
 	}
 	config := facts.Config{
-		Role: role, StateDir: o.node.StateDir, RunDir: o.node.RunDir, CgroupParent: parent, NoNetwork: o.node.Network == NetworkNone,
-		Server: o.server, Claims: claims, Ports: o.ports(role), Programs: o.programs(role),
+		Role: role, StateDir: o.node.StateDir, RunDir: o.node.RunDir, CgroupParent: parent, NoNetwork: o.node.Network == NetworkNone || o.noAgent, NoNode: o.noAgent,
+		Server: o.server, WorkersPort: o.workersPort, NodesPort: o.nodesPort, Claims: claims, Ports: o.ports(role), Programs: o.programs(role),
 	}
 	if role == doctor.RoleServer {
 		config.DataDir = o.dataDir
@@ -153,8 +154,8 @@ func (o *doctorOptions) hasCluster() bool {
 	return err == nil
 }
 
-// resolveRole returns what the machine is for. A machine that has joined a cluster, or that is told
-// its server, is a node.
+// resolveRole returns the role of the machine. A machine that has joined a cluster, or for which
+// --server is set, is a node.
 func (o *doctorOptions) resolveRole() (doctor.Role, error) {
 	switch o.role {
 	case string(doctor.RoleServer), string(doctor.RoleNode):
@@ -182,7 +183,7 @@ func (o *doctorOptions) ports(role doctor.Role) []doctor.Port {
 			doctor.Port{ID: "port-workers", Number: o.workersPort, Protocol: portowner.TCP, Purpose: "the connections of nodes to the scheduler", Flag: "--worker-port"},
 			doctor.Port{ID: "port-nodes", Number: o.nodesPort, Protocol: portowner.TCP, Purpose: "the connections of nodes to the controller", Flag: "--node-port"})
 	}
-	if o.node.Network != NetworkNone {
+	if o.node.Network != NetworkNone && !o.noAgent {
 		all = append(all,
 			doctor.Port{ID: "port-names", Number: nameserver.Port, Protocol: portowner.UDP, Purpose: "DNS queries of instances"},
 			doctor.Port{ID: "port-names", Number: nameserver.Port, Protocol: portowner.TCP, Purpose: "DNS queries of instances"},
@@ -193,6 +194,9 @@ func (o *doctorOptions) ports(role doctor.Role) []doctor.Port {
 
 // programs returns the programs that the machine needs.
 func (o *doctorOptions) programs(role doctor.Role) []doctor.Program {
+	if o.noAgent {
+		return []doctor.Program{{Name: "rik", Part: true}, {Name: "rikctl", Part: true}}
+	}
 	all := []doctor.Program{
 		{Name: "riklet", Part: true}, {Name: "rikctl", Part: true},
 		{Name: "runc", Path: o.node.Runc, Part: true, Required: "Pods do not start"},
@@ -202,7 +206,7 @@ func (o *doctorOptions) programs(role doctor.Role) []doctor.Program {
 	if role == doctor.RoleServer {
 		all = append(all, doctor.Program{Name: "rik", Part: true})
 	}
-	if o.node.Network != NetworkNone {
+	if o.node.Network != NetworkNone && !o.noAgent {
 		all = append(all, doctor.Program{Name: "rik-dns", Path: o.node.NameServer, Part: true, Required: "instances cannot resolve names"})
 	}
 	if o.node.VMM != VMMNone {

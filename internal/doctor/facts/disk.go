@@ -20,7 +20,7 @@ func (g *gatherer) directories(root bool) []doctor.Directory {
 		{Path: g.cfg.StateDir, Flag: "--state-dir", Use: doctor.UseState},
 		{Path: g.cfg.RunDir, Flag: "--run-dir", Use: doctor.UseRun},
 	} {
-		if d.Path == "" {
+		if d.Path == "" || g.cfg.NoNode && d.Use != doctor.UseData {
 			continue
 		}
 		if err := examine(&d); err != nil {

@@ -1,4 +1,4 @@
-// Package facts gathers the facts about this machine that package doctor judges. It reads /proc, /sys
+// Package facts gathers the facts about this machine that package doctor checks. It reads /proc, /sys
 // and the files of rik, asks the kernel over netlink, and tries features in namespaces that end with
 // the attempt. It changes nothing of the machine, except that the kernel may load modules. It writes
 // only temporary files in the state directory.
@@ -30,12 +30,16 @@ type Config struct {
 	Role doctor.Role
 	// DataDir is the directory of the cluster's data; empty for a machine without a control plane.
 	DataDir string
-	// StateDir, RunDir and CgroupParent are the node's. Required.
+	// StateDir, RunDir and CgroupParent are the node's. Required, also without a node: an earlier one
+	// may have left something there.
 	StateDir, RunDir, CgroupParent string
 	// NoNetwork is true if the node has no network for instances.
 	NoNetwork bool
-	// Server is the URL of the API, or empty.
-	Server string
+	// NoNode is true if the machine runs no instances.
+	NoNode bool
+	// Server is the URL of the API, or empty. WorkersPort and NodesPort are the ports for nodes there.
+	Server                 string
+	WorkersPort, NodesPort int
 	// Ports are the ports that rik needs. The fields about who has them are filled in.
 	Ports []doctor.Port
 	// Programs are the programs that rik needs, with a path if it is known. The rest is filled in.
@@ -55,7 +59,7 @@ type gatherer struct {
 	processes []process
 }
 
-// Gather returns the facts. What cannot be found out is missing in them.
+// Gather returns the facts. Unknown facts are missing.
 func Gather(ctx context.Context, cfg Config) *doctor.Machine {
 	if cfg.Timeout == 0 {
 		cfg.Timeout = DefaultTimeout
@@ -64,7 +68,7 @@ func Gather(ctx context.Context, cfg Config) *doctor.Machine {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	g := &gatherer{cfg: cfg, processes: processes()}
-	m := &doctor.Machine{Role: cfg.Role, Root: os.Geteuid() == 0, Version: version.Version, Now: time.Now()}
+	m := &doctor.Machine{Role: cfg.Role, NoNode: cfg.NoNode, Root: os.Geteuid() == 0, Version: version.Version, Now: time.Now()}
 	m.Hostname, _ = os.Hostname()
 	m.Distribution = distribution()
 	m.Kernel = g.kernel(ctx)

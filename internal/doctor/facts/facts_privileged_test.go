@@ -52,6 +52,9 @@ func TestMain(m *testing.M) {
 
 // issue creates the authority in a directory if necessary, and issues the certificate of a server.
 func issue(ctx context.Context, dir string, validity time.Duration) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
 	authority, err := pki.LoadOrCreate(dir)
 	if err != nil {
 		return err
@@ -326,9 +329,6 @@ func TestPrivilegedAnExpiredCertificate(t *testing.T) {
 	privileged.Require(t)
 	cfg := config(t)
 	dir := filepath.Join(cfg.DataDir, pkiDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
 	if err := issue(t.Context(), dir, time.Hour); err != nil {
 		t.Fatal(err)
 	}

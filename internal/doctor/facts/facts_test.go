@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/nftables/expr"
@@ -13,6 +14,7 @@ import (
 	"rik.dev/rik/internal/doctor"
 	"rik.dev/rik/internal/portowner"
 	"rik.dev/rik/internal/riklet/network/bridge"
+	"rik.dev/rik/internal/testkit/apiprocess"
 )
 
 // config is that of a server with directories in a temporary one.
@@ -58,6 +60,45 @@ func TestGather(t *testing.T) {
 	}
 }
 
+// TestServer asks a real API server, with and without its authority.
+func TestServer(t *testing.T) {
+	t.Parallel()
+	server := apiprocess.Start(t)
+	cfg := config(t)
+	cfg.Server, cfg.DataDir, cfg.WorkersPort, cfg.NodesPort = server.Config.Host, server.DataDir, 1, 1
+	m := Gather(t.Context(), cfg)
+	s := m.Server
+	if !s.Address.Works() || !s.Endpoints[0].Connect.Works() || !s.Verified.Works() || s.Version == "" || m.Clock.Skew == nil || m.Clock.Skew.Abs() > 2*time.Second {
+		t.Errorf("server %+v, skew %v", s, m.Clock.Skew)
+	}
+	if e := s.Endpoints[1]; e.Address != "127.0.0.1:1" || e.Connect.Err != "connection refused" {
+		t.Errorf("a closed port: %+v", e)
+	}
+	for _, c := range m.Certificates {
+		if c.Err != "" || c.NotAfter.IsZero() || c.Kind == doctor.KindServer && len(c.Names) == 0 {
+			t.Errorf("certificate %+v", c)
+		}
+	}
+	if len(m.Certificates) < 3 || len(m.Exposed) != 0 {
+		t.Errorf("%d certificates, exposed keys %v", len(m.Certificates), m.Exposed)
+	}
+	// The authority of another cluster does not verify it.
+	other := config(t)
+	if err := issue(t.Context(), other.DataDir+"/"+pkiDir, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	other.Server = cfg.Server
+	if s := Gather(t.Context(), other).Server; !s.Verified.Failed() || !strings.Contains(s.Verified.Err, "certificate signed by unknown authority") {
+		t.Errorf("with another authority: %+v", s.Verified)
+	}
+	// Before it has joined, a node knows no authority.
+	other = config(t)
+	other.Server = cfg.Server
+	if s := Gather(t.Context(), other).Server; s.Verified.Tried || s.Presented.NotAfter.IsZero() {
+		t.Errorf("without an authority: %+v", s)
+	}
+}
+
 func TestParseConfig(t *testing.T) {
 	t.Parallel()
 	got := parseConfig(strings.NewReader("# Linux\nCONFIG_VETH=m\n# CONFIG_VXLAN is not set\nCONFIG_LOCALVERSION=\"-x\"\n\n"))
@@ -72,8 +113,8 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// TestJudge has the expressions of rules as nft(8) encodes them.
-func TestJudge(t *testing.T) {
+// TestMeaning has the expressions of rules as nft(8) encodes them.
+func TestMeaning(t *testing.T) {
 	t.Parallel()
 	accept, drop := &expr.Verdict{Kind: expr.VerdictAccept}, &expr.Verdict{Kind: expr.VerdictDrop}
 	eq := func(data ...byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Data: data} }
@@ -101,9 +142,9 @@ func TestJudge(t *testing.T) {
 		"a part is dropped":      {[]expr.Any{source(2), eq(10, 62), drop}, nil, false},
 		"a log":                  {[]expr.Any{&expr.Log{}}, nil, false},
 	} {
-		accepts, drops := judge(tc.exprs)
+		accepts, drops := meaning(tc.exprs)
 		if !slices.Equal(accepts, tc.accepts) || drops != tc.drops {
-			t.Errorf("%s: judge = %q, %v, want %q, %v", name, accepts, drops, tc.accepts, tc.drops)
+			t.Errorf("%s: meaning = %q, %v, want %q, %v", name, accepts, drops, tc.accepts, tc.drops)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func nftChains() []doctor.NFTChain {
 		}
 		found.Drops = c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop
 		for _, rule := range rules {
-			accepted, drops := judge(rule.Exprs)
+			accepted, drops := meaning(rule.Exprs)
 			if drops {
 				found.Drops = true
 				break // no later rule matters
@@ -117,13 +117,13 @@ type matched struct {
 	other     bool   // a condition that is not known here
 }
 
-// judge returns what a rule accepts, in the words of doctor.NFTChain, and whether it drops every
+// meaning returns what a rule accepts, in the words of doctor.NFTChain, and whether it drops every
 // packet.
-func judge(exprs []expr.Any) (accepts []string, dropsAll bool) {
+func meaning(exprs []expr.Any) (accepts []string, dropsAll bool) {
 	var m matched
 	var load expr.Any
 	var mask []byte
-	verdict := expr.VerdictKind(expr.VerdictContinue)
+	verdict := expr.VerdictContinue
 	for _, e := range exprs {
 		switch e := e.(type) {
 		case *expr.Meta, *expr.Payload:

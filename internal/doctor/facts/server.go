@@ -27,12 +27,13 @@ func (g *gatherer) server(ctx context.Context) (s doctor.Server, skew *time.Dura
 		return s, nil
 	}
 	s.URL = g.cfg.Server
-	workers, nodes, err := join.Addresses(g.cfg.Server)
+	workers, _, err := join.Addresses(g.cfg.Server)
 	if err != nil {
 		s.Address = probe(err)
 		return s, nil
 	}
 	s.Host, _, _ = net.SplitHostPort(workers)
+	at := func(port int) string { return net.JoinHostPort(s.Host, strconv.Itoa(port)) }
 	api := apiAddress(g.cfg.Server, s.Host)
 	resolving, cancel := context.WithTimeout(ctx, g.cfg.Timeout)
 	_, err = net.DefaultResolver.LookupHost(resolving, s.Host)
@@ -42,8 +43,8 @@ func (g *gatherer) server(ctx context.Context) (s doctor.Server, skew *time.Dura
 	}
 	for _, e := range []doctor.Endpoint{
 		{Address: api, Purpose: "the API"},
-		{Address: workers, Purpose: "the connections of nodes to the scheduler"},
-		{Address: nodes, Purpose: "the connections of nodes to the controller"},
+		{Address: at(g.cfg.WorkersPort), Purpose: "the connections of nodes to the scheduler"},
+		{Address: at(g.cfg.NodesPort), Purpose: "the connections of nodes to the controller"},
 	} {
 		e.Connect = g.connect(ctx, e.Address)
 		s.Endpoints = append(s.Endpoints, e)

@@ -115,7 +115,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// A machine without rik is nobody's business.
+// Nothing of a machine without rik is collected.
 func TestLocalWithoutRik(t *testing.T) {
 	t.Parallel()
 	b := newBundle(at)

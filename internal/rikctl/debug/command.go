@@ -71,7 +71,7 @@ type options struct {
 
 // bundle collects and writes the file. A file that could not be written is removed.
 func (t *tool) bundle(cmd *cobra.Command, path string, o options) error {
-	// Another user must not read it before somebody has looked at it.
+	// Other users must not read it: it has names and logs.
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("writing the bundle: %w", err)

@@ -41,7 +41,7 @@ var types = []schema.GroupResource{
 	{Group: "apiresource.kcp.dev", Resource: "negotiatedapiresources"}, {Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 }
 
-// paths are what the server tells about itself.
+// paths are the state of the server itself.
 var paths = map[string][]string{
 	"server/version.json": {"/version"}, "server/healthz.txt": {"/healthz", "verbose"}, "server/livez.txt": {"/livez", "verbose"},
 	"server/readyz.txt": {"/readyz", "verbose"}, "server/metrics.txt": {"/metrics"},

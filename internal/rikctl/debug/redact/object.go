@@ -61,8 +61,8 @@ func (r *Redactor) annotations(metadata map[string]any) {
 		domain, _, _ := strings.Cut(key, "/")
 		text, _ := value.(string)
 		if !slices.Contains(ownDomains, domain) || Secret(key) {
-			// It is not learned: the last applied configuration has all the fields of the object, which
-			// are judged one by one, and ordinary words.
+			// It is not learned: the last applied configuration has all fields of the object, with
+			// ordinary words. Each field is checked by itself.
 			values[key] = Mark
 			continue
 		}

@@ -5,7 +5,7 @@
 // secret. Both remember the values that they remove, and [Redactor.Scrub] removes these values
 // everywhere else: a log line may repeat a password without any sign that it is one.
 //
-// It removes too much rather than too little. What it cannot know is a secret that stands alone in a
+// It removes too much rather than too little. It does not recognize a secret that stands alone in a
 // log line and nowhere else.
 package redact
 
