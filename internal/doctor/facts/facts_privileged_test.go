@@ -134,7 +134,7 @@ func inMounts(t *testing.T) bool {
 	}
 	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1") //nolint:gosec // this very program
 	c.Env = append(os.Environ(), env+"="+t.Name())
-	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("in a mount namespace of its own: %v\n%s", err, out)
 	}
@@ -235,7 +235,6 @@ func TestPrivilegedATakenPort(t *testing.T) {
 	}
 	holder := exec.CommandContext(t.Context(), os.Args[0])
 	holder.Env = append(os.Environ(), fmt.Sprintf("%s=127.0.0.1:%d", envHold, port))
-	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := holder.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -243,6 +242,8 @@ func TestPrivilegedATakenPort(t *testing.T) {
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
+	// A signal at the death of its parent would come too early: the threads that try features end.
+	t.Cleanup(func() { _ = holder.Process.Kill() })
 	done := make(chan error, 1)
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
