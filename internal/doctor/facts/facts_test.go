@@ -113,6 +113,20 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
+func TestUseOwn(t *testing.T) {
+	t.Parallel()
+	variants := []doctor.Variant{{Name: "legacy", Used: true, Others: true}, {Name: "nf_tables", Own: true}}
+	useOwn(variants)
+	if variants[0].Used || !variants[1].Used {
+		t.Errorf("with rik's rules in the other variant: %+v", variants)
+	}
+	variants[1].Own = false
+	useOwn(variants)
+	if !variants[1].Used {
+		t.Errorf("without rules of rik: %+v", variants)
+	}
+}
+
 // TestMeaning has the expressions of rules as nft(8) encodes them.
 func TestMeaning(t *testing.T) {
 	t.Parallel()

@@ -47,8 +47,21 @@ func (g *gatherer) firewall(ctx context.Context, root bool) doctor.Firewall {
 		}
 		f.Variants = append(f.Variants, v)
 	}
+	useOwn(f.Variants)
 	f.Chains = nftChains()
 	return f
+}
+
+// useOwn marks the variant that has rik's rules as the used one. A running node keeps its variant,
+// also if another program adds rules to the other one. Only its next start chooses again.
+func useOwn(variants []doctor.Variant) {
+	own := slices.IndexFunc(variants, func(v doctor.Variant) bool { return v.Own })
+	if own < 0 {
+		return
+	}
+	for i := range variants {
+		variants[i].Used = i == own
+	}
 }
 
 // nftChains returns the base chains of nftables at the hooks of packets to and through this machine,
