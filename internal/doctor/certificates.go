@@ -100,7 +100,7 @@ func (c Certificate) renew() string {
 	case c.Kind == KindAuthority:
 		return ""
 	case c.Kind == KindNode && c.Unit == "riklet":
-		return "echo 'RIK_TOKEN=TOKEN' >> /etc/default/riklet && systemctl restart riklet"
+		return fmt.Sprintf("echo 'RIK_TOKEN=TOKEN' >> %s && systemctl restart riklet", quote(c.Settings))
 	}
 	return "systemctl restart " + quote(c.Unit)
 }
@@ -115,7 +115,7 @@ func checkNames(m *Machine) []Finding {
 			Severity: Error, Object: c.Path,
 			Message: fmt.Sprintf("The server's certificate in %s is not for %s; it is for %s. Start the server with --tls-san %s.", c.Path, m.Server.Host, strings.Join(c.Names, ", "), m.Server.Host),
 			Affects: "clients and nodes that use this address do not connect",
-			Fix:     fmt.Sprintf(`printf 'RIK_SERVER_FLAGS="%%s --tls-san %s"\n' "$(. /etc/default/rik; echo "$RIK_SERVER_FLAGS")" >> /etc/default/rik && systemctl restart %s`, m.Server.Host, quote(c.Unit)),
+			Fix:     fmt.Sprintf(`printf 'RIK_SERVER_FLAGS="%%s --tls-san %s"\n' "$(. %s; echo "$RIK_SERVER_FLAGS")" >> %s && systemctl restart %s`, m.Server.Host, quote(c.Settings), quote(c.Settings), quote(c.Unit)),
 		})
 	}
 	if len(all) == 0 {

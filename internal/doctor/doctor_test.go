@@ -59,8 +59,8 @@ func healthy() *Machine {
 		Processes: []Process{{PID: 7, Program: "rik", Unit: "rik"}},
 		Certificates: []Certificate{
 			{Path: "/var/lib/rik/data/pki/ca.crt", Kind: KindAuthority, NotBefore: now.AddDate(-1, 0, 0), NotAfter: now.AddDate(9, 0, 0), Unit: "rik"},
-			{Path: "/var/lib/rik/data/pki/server.crt", Kind: KindServer, NotBefore: now.AddDate(0, 0, -10), NotAfter: now.AddDate(0, 0, 355), Names: []string{"localhost", "127.0.0.1"}, Unit: "rik", Automatic: true},
-			{Path: "/var/lib/riklet/identity.pem", Kind: KindNode, NotBefore: now.AddDate(0, 0, -10), NotAfter: now.AddDate(0, 0, 20), Unit: "riklet", Automatic: true},
+			{Path: "/var/lib/rik/data/pki/server.crt", Kind: KindServer, NotBefore: now.AddDate(0, 0, -10), NotAfter: now.AddDate(0, 0, 355), Names: []string{"localhost", "127.0.0.1"}, Unit: "rik", Settings: "/etc/default/rik", Automatic: true},
+			{Path: "/var/lib/riklet/identity.pem", Kind: KindNode, NotBefore: now.AddDate(0, 0, -10), NotAfter: now.AddDate(0, 0, 20), Unit: "riklet", Settings: "/etc/default/riklet", Automatic: true},
 		},
 		Exposed: map[string]string{},
 		Server: Server{

@@ -275,6 +275,8 @@ type Certificate struct {
 	Names []string
 	// Unit is the systemd unit of the program that uses it.
 	Unit string
+	// Settings is the file with the settings of the unit.
+	Settings string
 	// Automatic is true if the program renews it.
 	Automatic bool
 }

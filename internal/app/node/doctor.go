@@ -36,7 +36,7 @@ type doctorOptions struct {
 	clusterCIDR, serviceCIDR        string
 	apiPort, workersPort, nodesPort int
 	output                          string
-	only                            []string
+	only, files                     []string
 	strict, noAgent                 bool
 	usualRole                       doctor.Role
 }
@@ -74,6 +74,7 @@ func (o *doctorOptions) addFlags(s *pflag.FlagSet) {
 	s.IntVar(&o.apiPort, "port", rikv1alpha1.PortAPI, "port of the API")
 	s.IntVar(&o.workersPort, "worker-port", rikv1alpha1.PortWorkers, "port for the connections of nodes to the scheduler")
 	s.IntVar(&o.nodesPort, "node-port", rikv1alpha1.PortNodes, "port for the connections of nodes to the controller")
+	s.StringSliceVar(&o.files, "config", nil, "files with the settings of the services, whose flags and variables are used; by default "+strings.Join(settingsFiles, ", ")+" if they exist")
 	s.StringVarP(&o.output, "output", "o", "", "format: wide (also what is right) or json; by default a table of what needs attention")
 	s.StringSliceVar(&o.only, "only", nil, "only these checks or areas ("+strings.Join(doctor.Areas(), ", ")+")")
 	s.BoolVar(&o.strict, "strict", false, "exit with 2 if there are warnings and no errors")
@@ -87,6 +88,9 @@ func envOr(name, fallback string) string {
 }
 
 func (o *doctorOptions) run(c *cobra.Command) error {
+	if err := o.useSettings(c.Flags()); err != nil {
+		return err
+	}
 	config, err := o.config()
 	if err != nil {
 		return err
@@ -106,6 +110,22 @@ func (o *doctorOptions) run(c *cobra.Command) error {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return report.Err(o.strict)
+}
+
+// useSettings takes what the services are started with as the default of the flags.
+func (o *doctorOptions) useSettings(flags *pflag.FlagSet) error {
+	files := o.files
+	if !flags.Changed("config") {
+		files = settingsFiles
+	}
+	all, err := readSettings(files, flags.Changed("config"))
+	if err != nil {
+		return err
+	}
+	other := doctorOptions{node: DefaultOptions()}
+	set := pflag.NewFlagSet("services", pflag.ContinueOnError)
+	other.addFlags(set)
+	return all.apply(flags, set)
 }
 
 func (o *doctorOptions) config() (facts.Config, error) {

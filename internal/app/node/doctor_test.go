@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"rik.dev/rik/internal/doctor"
 	"rik.dev/rik/internal/riklet/join"
 )
@@ -72,6 +74,35 @@ func TestDoctorExitCode(t *testing.T) {
 	var result *doctor.ResultError
 	if !errors.As(err, &result) || result.Code != doctor.ExitError || !strings.Contains(out, "127.0.0.1:1 cannot be reached: connection refused") {
 		t.Errorf("doctor = %v:\n%s", err, out)
+	}
+}
+
+func TestDoctorSettings(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "agent.env")
+	text := "# the node\nRIK_SERVER=https://10.0.0.1:5000\nRIK_TOKEN='secret'\nRIKLET_FLAGS=\"--state-dir /srv/riklet --node-label a=b --run-dir=/run/other --network none\"\nPORT=5443\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := doctorOptions{node: DefaultOptions()}
+	flags := pflag.NewFlagSet("doctor", pflag.ContinueOnError)
+	o.addFlags(flags)
+	if err := flags.Parse([]string{"--config", file, "--run-dir", "/run/mine"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.useSettings(flags); err != nil {
+		t.Fatal(err)
+	}
+	config, err := o.config()
+	if err != nil || config.Server != "https://10.0.0.1:5000" || config.StateDir != "/srv/riklet" || config.RunDir != "/run/mine" || !config.NoNetwork || config.Role != doctor.RoleNode || o.apiPort != 5443 {
+		t.Errorf("config %+v, %v", config, err)
+	}
+	if _, err := runDoctor(t, doctor.RoleNode, dir, "--config", filepath.Join(dir, "none")); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), "--config: open") {
+		t.Errorf("a file that does not exist: %v", err)
+	}
+	if all, err := readSettings([]string{filepath.Join(dir, "none")}, false); err != nil || len(all) != 0 {
+		t.Errorf("a default file that does not exist: %v, %v", all, err)
 	}
 }
 

@@ -31,7 +31,7 @@ func (g *gatherer) certificates() (all []doctor.Certificate, exposed map[string]
 		} {
 			path := filepath.Join(g.cfg.DataDir, pkiDir, name)
 			if c, found := certificate(path, kind); found {
-				c.Unit, c.Automatic = "rik", kind != doctor.KindAuthority
+				c.Unit, c.Settings, c.Automatic = "rik", firstFile("/etc/rik/server.env", "/etc/default/rik"), kind != doctor.KindAuthority
 				all = append(all, c)
 			}
 		}
@@ -42,11 +42,21 @@ func (g *gatherer) certificates() (all []doctor.Certificate, exposed map[string]
 	}
 	identity := filepath.Join(g.cfg.StateDir, join.File)
 	if c, found := certificate(identity, doctor.KindNode); found {
-		c.Unit, c.Automatic = "riklet", true
+		c.Unit, c.Settings, c.Automatic = "riklet", firstFile("/etc/rik/agent.env", "/etc/default/riklet"), true
 		all = append(all, c)
 		refuse(identity)
 	}
 	return all, exposed
+}
+
+// firstFile returns the first file that exists, or else the last one.
+func firstFile(paths ...string) string {
+	for _, path := range paths {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	return paths[len(paths)-1]
 }
 
 // certificate reads the first certificate of a file. found is false if the file does not exist.

@@ -1,0 +1,84 @@
+package node
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// settingsFiles are the files with the settings of the services, in the order in which systemd reads
+// them: a later file wins.
+var settingsFiles = []string{"/etc/default/rik", "/etc/rik/server.env", "/etc/default/riklet", "/etc/rik/agent.env"}
+
+// settings are what the files of services set: variables, and flags in RIK_SERVER_FLAGS and
+// RIKLET_FLAGS.
+type settings map[string]string
+
+// variables are the variables of the services that have a flag of doctor.
+var variables = map[string]string{"RIK_SERVER": "server", "DATABASE_LOCATION": "data-dir", "PORT": "port"}
+
+// flagVariables have further flags of the services.
+var flagVariables = []string{"RIK_SERVER_FLAGS", "RIKLET_FLAGS"}
+
+// readSettings reads files in the format of systemd's EnvironmentFile=. Files that do not exist are
+// skipped, and so are those that this user may not read, unless must is set.
+func readSettings(files []string, must bool) (settings, error) {
+	all := settings{}
+	for _, path := range files {
+		f, err := os.Open(path)
+		if !must && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
+			continue
+		}
+		if err != nil {
+			return nil, usagef("--config: %w", err)
+		}
+		for scanner := bufio.NewScanner(f); scanner.Scan(); {
+			name, value, ok := strings.Cut(strings.TrimSpace(scanner.Text()), "=")
+			if !ok || strings.HasPrefix(name, "#") {
+				continue
+			}
+			if unquoted, err := strconv.Unquote(value); err == nil {
+				value = unquoted
+			}
+			all[name] = strings.Trim(value, "'")
+		}
+		if err := f.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// apply sets the flags that the user did not set. other is a set with the same flags, in which flags of
+// services are parsed; those that doctor does not have are skipped.
+func (s settings) apply(flags, other *pflag.FlagSet) error {
+	other.ParseErrorsAllowlist.UnknownFlags = true
+	for name, flag := range variables {
+		if value := s[name]; value != "" {
+			if err := other.Set(flag, value); err != nil {
+				return usagef("%s=%s: %w", name, value, err)
+			}
+		}
+	}
+	for _, name := range flagVariables {
+		if err := other.Parse(strings.Fields(s[name])); err != nil {
+			return fmt.Errorf("%s: %w", name, usagef("%w", err))
+		}
+	}
+	var problem error
+	other.Visit(func(f *pflag.Flag) {
+		if flags.Changed(f.Name) {
+			return
+		}
+		if err := flags.Set(f.Name, f.Value.String()); err != nil {
+			problem = errors.Join(problem, err)
+		}
+	})
+	return problem
+}
