@@ -59,7 +59,7 @@ func examine(d *doctor.Directory) error {
 	if err := unix.Statfs(existing, &st); err != nil {
 		return &fs.PathError{Op: "statfs", Path: existing, Err: err}
 	}
-	block := uint64(st.Bsize) //nolint:gosec // a size
+	block := uint64(st.Bsize)
 	d.FreeBytes, d.TotalBytes, d.FreeInodes, d.TotalInodes = st.Bavail*block, st.Blocks*block, st.Ffree, st.Files
 	// Space that only root may use counts neither as free nor as total.
 	d.TotalBytes -= min(d.TotalBytes, (st.Bfree-st.Bavail)*block)

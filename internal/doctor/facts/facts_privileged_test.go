@@ -132,7 +132,7 @@ func inMounts(t *testing.T) bool {
 		}
 		return true
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1") //nolint:gosec // this very program
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
 	c.Env = append(os.Environ(), env+"="+t.Name())
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 	if out, err := c.CombinedOutput(); err != nil {
@@ -339,14 +339,14 @@ func TestPrivilegedAnExpiredCertificate(t *testing.T) {
 	expire(t, dir)
 	programs := t.TempDir()
 	systemctl := fmt.Sprintf("#!/bin/sh\n[ \"$*\" = 'restart rik' ] || exit 1\n%s=%s exec %s\n", envReissue, dir, os.Args[0])
-	if err := os.WriteFile(filepath.Join(programs, "systemctl"), []byte(systemctl), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(programs, "systemctl"), []byte(systemctl), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
 	requireFixed(t, cfg, "certificate-validity", filepath.Join(dir, "server.crt"), doctor.Error, "server's certificate", "expired on")
 
 	key := filepath.Join(dir, "server.key")
-	if err := os.Chmod(key, 0o644); err != nil { //nolint:gosec // the fault
+	if err := os.Chmod(key, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	requireFixed(t, cfg, "certificate-permissions", key, doctor.Error, "accessible to other users")

@@ -164,7 +164,7 @@ const (
 // trySeccomp asks whether filters can refuse a system call.
 func trySeccomp() error {
 	action := uint32(seccompRetErrno)
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompGetActionAvail, 0, uintptr(unsafe.Pointer(&action))); errno != 0 { //nolint:gosec // the kernel reads a number
+	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, seccompGetActionAvail, 0, uintptr(unsafe.Pointer(&action))); errno != 0 {
 		return os.NewSyscallError("seccomp", errno)
 	}
 	return nil

@@ -20,7 +20,7 @@ const sysctls = "/proc/sys/net/"
 func (g *gatherer) network() doctor.Network {
 	n := doctor.Network{
 		Forward: text(sysctls + "ipv4/ip_forward"), ForwardOff: forwardOff(), RPFilter: map[string]string{},
-		Tracked: int(number(sysctls + "netfilter/nf_conntrack_count")), MaxTracked: int(number(sysctls + "netfilter/nf_conntrack_max")), //nolint:gosec // counts of connections
+		Tracked: int(number(sysctls + "netfilter/nf_conntrack_count")), MaxTracked: int(number(sysctls + "netfilter/nf_conntrack_max")),
 	}
 	all, _ := strconv.Atoi(text(sysctls + "ipv4/conf/all/rp_filter"))
 	for _, device := range uplinks() {

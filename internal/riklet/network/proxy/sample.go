@@ -24,7 +24,7 @@ func Sample() Input {
 	}
 	var ports []netmap.Port
 	for i, protocol := range []rikv1alpha1.Protocol{rikv1alpha1.ProtocolTCP, rikv1alpha1.ProtocolUDP, rikv1alpha1.ProtocolSCTP} {
-		number := uint16(30000 + i) //nolint:gosec // three protocols
+		number := uint16(30000 + i)
 		ports = append(ports,
 			netmap.Port{Port: number, TargetPort: 80, Protocol: protocol, Type: rikv1alpha1.PortNodePort},
 			netmap.Port{Port: number + 100, TargetPort: 80, Protocol: protocol, Type: rikv1alpha1.PortClusterIP})
