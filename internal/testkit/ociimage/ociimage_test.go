@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -154,5 +155,46 @@ func TestBusyboxHasAShell(t *testing.T) {
 	}
 	if !strings.HasPrefix(ref, "oci:/") || !strings.HasSuffix(ref, ":latest") {
 		t.Errorf("Busybox returned %q", ref)
+	}
+}
+
+// Archives of the same image are equal, whatever the clock and the umask are.
+func TestArchivesAreReproducible(t *testing.T) {
+	t.Parallel()
+	spec := Spec{Files: map[string]File{"bin/app": {Content: []byte("app"), Mode: 0o755}}}
+	for name, write := range map[string]func(file string) (string, error){
+		"oci":    func(file string) (string, error) { return WriteArchive(file, "v1", spec) },
+		"index":  func(file string) (string, error) { return WriteIndexArchive(file, "v1", spec) },
+		"docker": func(file string) (string, error) { return WriteDockerArchive(file, "example.com/app:1", spec) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "archive.tar")
+			if _, err := write(file); err != nil {
+				t.Fatal(err)
+			}
+			archive, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer archive.Close()
+			reader, entries := tar.NewReader(archive), 0
+			for {
+				h, err := reader.Next()
+				if errors.Is(err, io.EOF) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				entries++
+				if time.Since(h.ModTime) < time.Hour || h.Uid != 0 || h.Uname != "" || h.Mode&0o022 != 0 {
+					t.Errorf("%s has the time %s, the owner %d (%s) and the mode %o", h.Name, h.ModTime, h.Uid, h.Uname, h.Mode)
+				}
+			}
+			if entries < 3 {
+				t.Errorf("the archive has %d entries, want more", entries)
+			}
+		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
@@ -67,12 +68,22 @@ func WriteIndex(dir, ref string, specs ...Spec) (string, error) {
 
 // WriteArchive builds spec into an oci-archive: a tar of an OCI layout.
 func WriteArchive(file, ref string, spec Spec) (string, error) {
+	return archive(file, func(dir string) (string, error) { return Write(dir, ref, spec) })
+}
+
+// WriteIndexArchive builds an image index, as WriteIndex does, into an oci-archive.
+func WriteIndexArchive(file, ref string, specs ...Spec) (string, error) {
+	return archive(file, func(dir string) (string, error) { return WriteIndex(dir, ref, specs...) })
+}
+
+// archive packs the layout that write creates.
+func archive(file string, write func(dir string) (string, error)) (string, error) {
 	dir, err := os.MkdirTemp(filepath.Dir(file), ".layout")
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	d, err := Write(dir, ref, spec)
+	d, err := write(dir)
 	if err != nil {
 		return "", err
 	}
@@ -80,8 +91,8 @@ func WriteArchive(file, ref string, spec Spec) (string, error) {
 }
 
 // WriteDockerArchive builds spec into an archive like that of "docker save", under the name ref
-// ("example.com/app:1"). It returns the configuration's digest.
-func WriteDockerArchive(file, ref string, spec Spec) (string, error) {
+// ("example.com/app:1") and the names in more. It returns the configuration's digest.
+func WriteDockerArchive(file, ref string, spec Spec, more ...string) (string, error) {
 	b, err := build(spec)
 	if err != nil {
 		return "", err
@@ -95,7 +106,7 @@ func WriteDockerArchive(file, ref string, spec Spec) (string, error) {
 		Config   string
 		RepoTags []string
 		Layers   []string
-	}{Config: b.config.Digest.Encoded() + ".json", RepoTags: []string{ref}}
+	}{Config: b.config.Digest.Encoded() + ".json", RepoTags: append([]string{ref}, more...)}
 	contents := map[string][]byte{item.Config: b.blobs[b.config.Digest]}
 	for _, data := range b.tars {
 		name := digest.FromBytes(data).Encoded() + ".tar"
@@ -154,7 +165,10 @@ func writeBlobs(dir string, b *built) error {
 	return nil
 }
 
-// addToIndex adds desc to the index at file, with the tag ref.
+// fullName is containerd's annotation for the full name of an image in a layout.
+const fullName = "io.containerd.image.name"
+
+// addToIndex adds desc to the index at file, with the tag or full name ref.
 func addToIndex(file, ref string, desc v1.Descriptor) error {
 	index := v1.Index{Versioned: versioned(), MediaType: v1.MediaTypeImageIndex}
 	old, err := os.ReadFile(file)
@@ -171,6 +185,9 @@ func addToIndex(file, ref string, desc v1.Descriptor) error {
 		return d.Annotations[v1.AnnotationRefName] == ref
 	})
 	desc.Annotations = map[string]string{v1.AnnotationRefName: ref}
+	if strings.Contains(ref, "/") {
+		desc.Annotations[fullName] = ref
+	}
 	index.Manifests = append(index.Manifests, desc)
 	data, err := json.Marshal(index)
 	if err != nil {
@@ -179,15 +196,32 @@ func addToIndex(file, ref string, desc v1.Descriptor) error {
 	return os.WriteFile(file, data, 0o644)
 }
 
-// tarDir packs the content of dir, without dir itself.
+// tarDir packs the content of dir, without dir itself. The archive does not depend on the times and
+// owners of the files.
 func tarDir(file, dir string) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
 	tw := tar.NewWriter(f)
-	if err := errors.Join(tw.AddFS(os.DirFS(dir)), tw.Close(), f.Close()); err != nil {
+	if err := errors.Join(addDir(tw, dir), tw.Close(), f.Close()); err != nil {
 		return fmt.Errorf("packing %s: %w", file, err)
 	}
 	return nil
+}
+
+func addDir(tw *tar.Writer, dir string) error {
+	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return writeEntry(tw, name, File{Dir: true})
+		}
+		return writeEntry(tw, name, File{Source: path, Mode: 0o644})
+	})
 }
