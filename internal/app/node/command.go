@@ -100,11 +100,11 @@ const (
 	exitUsage = 2
 )
 
-// Program returns the program riklet: the agent, with subcommands that check this machine, and install and
-// remove it.
+// Program returns the program riklet: the agent, with subcommands that check this machine, install
+// and remove it, and run it in a container.
 func Program() *cobra.Command {
 	c := AgentCommand("riklet")
-	c.AddCommand(purgeCommand(), DoctorCommand(doctor.RoleNode), VersionCommand(), InstallCommand("riklet", nil), UninstallCommand())
+	c.AddCommand(purgeCommand(), DoctorCommand(doctor.RoleNode), VersionCommand(), InstallCommand("riklet", nil), UninstallCommand(), containerCommand())
 	return c
 }
 
