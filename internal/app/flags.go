@@ -94,6 +94,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.StringVar(&f.control.Network.ServiceCIDR, "service-cidr", network.DefaultServiceCIDR, "address range of cluster IPs (IPv4)")
 	s.StringVar(&f.control.NodePorts, "service-node-port-range", validation.DefaultNodePorts, "node ports that workloads may use (nodePort, loadBalancer): a list of ports and ranges; a port that rik itself uses must be listed as a single port")
 	s.StringVar(&f.control.Network.Domain, "cluster-domain", network.DefaultDomain, "domain of the names of workloads")
+	s.StringVar(&f.control.TokenFile, "node-token-file", "", "file to which the first start writes the join token, such as a file on a volume that only nodes mount (default node-token in the data directory)")
 	s.DurationVar(&f.control.NodeValidity, "node-certificate-validity", nodeapi.DefaultValidity, "validity of a node's certificate; the node renews it")
 }
 

@@ -63,8 +63,15 @@ type ControlPlane struct {
 	// WorkerPort is a port of the scheduler. No workload may use it.
 	WorkerPort   int
 	NodeValidity time.Duration
+	// TokenFile gets the join token that the first start creates. The default is
+	// apiserver.NodeTokenFile in DataDir.
+	TokenFile string
 	// Connections counts the connections of the process.
 	Connections *listener.Connections
+}
+
+func (c ControlPlane) tokenFile() string {
+	return cmp.Or(c.TokenFile, filepath.Join(c.DataDir, apiserver.NodeTokenFile))
 }
 
 // plane is a running control plane.
@@ -228,7 +235,7 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 	group.Go(func() error { return p.tokens.Run(ctx, p.log.With("component", "jointoken")) })
 	group.Go(func() error { return p.serveNodes(ctx) })
 	group.Go(func() error {
-		if err := p.tokens.EnsureFile(ctx, filepath.Join(p.settings.DataDir, apiserver.NodeTokenFile)); err != nil && ctx.Err() == nil {
+		if err := p.tokens.EnsureFile(ctx, p.settings.tokenFile()); err != nil && ctx.Err() == nil {
 			return err
 		}
 		select {
