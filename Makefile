@@ -14,6 +14,7 @@ LDFLAGS := -s -w $(SET).Version=$(VERSION) $(SET).Commit=$(COMMIT) $(SET).Date=$
 KUBECTL_VERSION := $(shell sed -n 's,^[[:space:]]*k8s.io/kubernetes \(v[^ ]*\).*,\1,p' go.mod)
 RUNC_VERSION := v1.5.2
 GOLANGCI_VERSION := v2.15.0
+COMPOSE_VERSION := v2.40.3
 VALE_VERSION := v3.22.0
 GOVULNCHECK_VERSION := v1.9.0
 # Newer versions of nfpm need modules that are not on every proxy.
@@ -114,6 +115,10 @@ packages: deps $(PACKAGERS) ## make .deb and .rpm packages and the archive of th
 dist: deps $(PACKAGERS) ## make the packages and archives of all architectures
 	@hack/packages.sh amd64 arm64
 
+# docker compose of the second generation, for TestPrivilegedCompose. Debian has the first one.
+$(BIN)/docker-compose-plugin: hack/compose-plugin.sh | deps-containers
+	@hack/compose-plugin.sh $(COMPOSE_VERSION) $@
+
 # The server that tests run without the race detector, and the program in the containers of tests.
 .PHONY: testprograms
 testprograms: deps-containers
@@ -154,6 +159,12 @@ generate: ## write the generated code and documents
 .PHONY: sample-images
 sample-images: deps ## write the images of the guide to /var/lib/rik-images (root)
 	@hack/sample-images.sh
+
+# The container images contain programs that are linked statically, for each architecture.
+IMAGE_ARCHITECTURES ?= amd64 arm64
+.PHONY: images
+images: deps ## build the container images into bin/images, for amd64 and arm64
+	@RIK_IMAGE_TAGS='$(VERSION),latest' hack/images.sh $(BIN)/images $(IMAGE_ARCHITECTURES)
 
 .PHONY: bench
 bench: build ## measure the performance budgets (root)
@@ -206,6 +217,14 @@ demo-split: build $(BIN)/kubectl ## split a Deployment over two rik clusters, an
 .PHONY: demo-split-down
 demo-split-down: ## stop the demo, remove all its traces, and check that nothing is left
 	@hack/demo-split.sh down
+
+.PHONY: demo-compose
+demo-compose: build ## run a server and two nodes in containers of Docker or Podman (root)
+	@hack/demo-compose.sh up
+
+.PHONY: demo-compose-down
+demo-compose-down: ## stop the demo, remove all its traces, and check that nothing is left
+	@hack/demo-compose.sh down
 
 .PHONY: clean
 clean: ## remove bin/
