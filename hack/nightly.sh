@@ -16,12 +16,14 @@
 #   bare             make demo in a bare Debian (root)
 #   installs         each way onto a machine: packages and the archive, on a Debian with systemd (root)
 #   reproducible     builds the packages in two folders, and compares them byte for byte
+#   compose          make demo-compose with every container engine and compose (root), and the images
+#                    of both architectures, twice
 #
 # The end of the output lists the parts that failed, each with the command that repeats it. A
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
 # The output also lists the parts that this machine could not run. They do not fail the run.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare|installs|reproducible]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare|installs|reproducible|compose]...;
 # all parts without an argument.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
 # runs. RIK_DRILL_SEED repeats the choices of a drill.
@@ -140,7 +142,23 @@ reproducible() {
   try hack/reproducible.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills benchmarks bare installs reproducible)
+# The engines run for the test alone. The images must be equal in two builds.
+compose() {
+  root_for "make demo-compose" || return 0
+  make --no-print-directory build "$PWD/bin/docker-compose-plugin"
+  try env RIK_BIN="$PWD/bin" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
+    go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run '^TestPrivilegedCompose$' ./test/e2e
+  local machine
+  for machine in aarch64 x86_64; do
+    if ! command -v $machine-linux-gnu-gcc >/dev/null; then
+      leave_out "make images" "it needs $machine-linux-gnu-gcc (apt-get install crossbuild-essential-arm64 or crossbuild-essential-amd64)"
+      return 0
+    fi
+  done
+  try hack/images-equal.sh
+}
+
+all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills benchmarks bare installs reproducible compose)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }
