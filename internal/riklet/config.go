@@ -19,9 +19,11 @@ import (
 	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/connection"
+	"rik.dev/rik/internal/riklet/imagesession"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/network/proxy"
+	"rik.dev/rik/internal/riklet/session"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -98,6 +100,11 @@ type Images interface {
 	References() []string
 	// Collect removes unused images: old ones, or under disk pressure as many as possible.
 	Collect(ctx context.Context, pressure bool) (freedBytes int64, err error)
+	// Sessions serves requests of users. users lists the instances that need images.
+	Sessions(users func() []imagesession.User) session.Images
+	// Load loads the archives of the node, and returns a message about those that it refused. It
+	// returns "" if there are none.
+	Load(ctx context.Context) (trouble string)
 }
 
 // Config configures a [Riklet].

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/network/proxy"
@@ -104,12 +105,18 @@ func (r *Riklet) used(p monitor.Port) *schedulerv1.UsedPort {
 	return &schedulerv1.UsedPort{Protocol: string(p.Protocol), Port: int32(p.Port), HostNetworkOnly: p.Loopback || lost}
 }
 
-// troubles returns the parts of the network that do not work.
+// troubles returns the parts of the network that do not work, and the image archives that were
+// refused.
 func (r *Riklet) troubles() (reported []*schedulerv1.NodeTrouble) {
-	if r.network == nil {
-		return nil
+	all := map[nodestate.TroubleKind]string{}
+	if r.network != nil {
+		maps.Copy(all, r.network.Troubles())
 	}
-	all := r.network.Troubles()
+	r.mu.Lock()
+	if r.archives != "" {
+		all[nodestate.TroubleImages] = r.archives
+	}
+	r.mu.Unlock()
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
 		reported = append(reported, &schedulerv1.NodeTrouble{Kind: string(kind), Message: all[kind]})
 	}

@@ -9,6 +9,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/connection"
+	"rik.dev/rik/internal/riklet/imagesession"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/rpc/schedulerv1"
@@ -135,4 +136,26 @@ func (r *Riklet) resolve(uid string) (driver instance.Driver, container string, 
 		container = names[0]
 	}
 	return r.driver, container, true
+}
+
+// imageUsers lists the instances that have not ended, with their images.
+func (r *Riklet) imageUsers() (users []imagesession.User) {
+	for _, o := range r.driver.Observations() {
+		if o.Status.Phase.Ended() {
+			continue
+		}
+		if info := r.manager.Info(o.UID); len(info.Images) > 0 {
+			users = append(users, imagesession.User{Name: info.Namespace + "/" + info.Name, Images: info.Images})
+		}
+	}
+	return users
+}
+
+// loadImages loads the image archives of the node. The scheduler learns about archives that were
+// refused from the next heartbeat.
+func (r *Riklet) loadImages(ctx context.Context) {
+	trouble := r.cfg.Images.Load(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.archives = trouble
 }

@@ -66,7 +66,9 @@ type Riklet struct {
 	mu     sync.Mutex
 	status *rikv1alpha1.NodeStatus // replaced as a whole
 	images []string                // as last reported
-	ports  ports
+	// archives is the message about image archives that were refused; "" if there are none.
+	archives string
+	ports    ports
 }
 
 // New returns a riklet with its driver. The caller must hold the lock on its directories.
@@ -249,6 +251,9 @@ func (r *Riklet) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error { r.probe(ctx); return nil })
+	if r.cfg.Images != nil {
+		group.Go(func() error { r.loadImages(ctx); return nil })
+	}
 	if r.network != nil {
 		// First: a port on which a process already listens must not go to a workload.
 		r.lookForPorts()
@@ -339,11 +344,15 @@ func (r *Riklet) newController() *connection.Controller {
 	if dial == nil {
 		dial = r.dial(r.cfg.ControllerAddr, nodev1.DialOptions()...)
 	}
+	var images session.Images
+	if r.cfg.Images != nil {
+		images = r.cfg.Images.Sessions(r.imageUsers)
+	}
 	c := &connection.Controller{
 		Dial: dial, Hello: &nodev1.NodeHello{NodeName: r.cfg.NodeName, Version: r.cfg.Version, RunId: r.run, Protocol: nodev1.Protocol},
 		Objects: r.objects, Logger: r.cfg.Logger,
 		Sessions: func(ctx context.Context, client nodev1.NodeClient) connection.Sessions {
-			return session.New(ctx, session.Config{Node: r.cfg.NodeName, Resolve: r.resolve, Client: client, Logger: r.cfg.Logger})
+			return session.New(ctx, session.Config{Node: r.cfg.NodeName, Resolve: r.resolve, Images: images, Client: client, Logger: r.cfg.Logger})
 		},
 	}
 	if r.network != nil {

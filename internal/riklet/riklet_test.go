@@ -3,6 +3,8 @@ package riklet
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,10 +19,13 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/riklet/imagesession"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/instance/instancefake"
 	"rik.dev/rik/internal/riklet/monitor"
+	"rik.dev/rik/internal/riklet/session"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/rpc/schedulerv1"
@@ -28,8 +33,9 @@ import (
 
 // store is an image store whose list the test changes.
 type store struct {
-	mu     sync.Mutex
-	images []string
+	mu      sync.Mutex
+	images  []string
+	refused string // of the archives
 }
 
 func (s *store) References() []string {
@@ -39,6 +45,19 @@ func (s *store) References() []string {
 }
 
 func (s *store) Collect(context.Context, bool) (int64, error) { return 0, nil }
+
+func (s *store) Load(context.Context) string { return s.refused }
+
+func (s *store) Sessions(users func() []imagesession.User) session.Images { return userLister(users) }
+
+// userLister answers every request about images with the instances that need some.
+type userLister func() []imagesession.User
+
+func (u userLister) Serve(_ context.Context, _ *nodev1.ImagesSession, in io.ReadCloser, out io.Writer) error {
+	_ = in.Close()
+	_, err := fmt.Fprint(out, u())
+	return err
+}
 
 // bench is a whole node with its cluster in memory, in a bubble.
 type bench struct {
@@ -193,6 +212,16 @@ func TestSessionsAndObjects(t *testing.T) {
 		if !strings.Contains(last.GetError(), instance.ErrUnknown.Error()) {
 			t.Errorf("a port of an unknown instance ended with %v", last)
 		}
+		images := &nodev1.OpenSession{Session: 4, Kind: &nodev1.OpenSession_Images{Images: &nodev1.ImagesSession{}}}
+		if out, last = b.cluster.session(t, images); out != "[{shop/web-a [oci:/images/web:v1]}]" || last.GetError() != "" {
+			t.Errorf("the users of images are %q, ended %v", out, last)
+		}
+		b.cluster.stop("a")
+		b.wantPhase("a", rikv1alpha1.InstanceTerminated)
+		images.Session = 5
+		if out, last = b.cluster.session(t, images); out != "[]" {
+			t.Errorf("after the end of the instance the users of images are %q, ended %v", out, last)
+		}
 		if e, err := b.objects.Secret(t.Context(), "shop", "password"); err != nil || string(e.Data["key"]) != "value of password" {
 			t.Errorf("Secret() = %+v, %v", e, err)
 		}
@@ -202,6 +231,27 @@ func TestSessionsAndObjects(t *testing.T) {
 		}
 		if e, err := b.objects.Secret(t.Context(), "shop", "password"); err != nil || string(e.Data["key"]) != "a new value" {
 			t.Errorf("Secret() after the change = %+v, %v", e, err)
+		}
+		b.stop()
+		b.scheduler.down()
+		b.controller.down()
+	})
+}
+
+// The cluster learns of image archives that the node refused.
+func TestRefusedArchivesAreReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.images.refused = "a.tar: image refused"
+		b.scheduler.up()
+		b.controller.up()
+		b.boot()
+		<-b.riklet.Ready()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if all := b.cluster.lastTroubles(); len(all) != 1 || all[0].GetKind() != string(nodestate.TroubleImages) || all[0].GetMessage() != b.images.refused {
+			t.Errorf("the node reports %v, want the archive", all)
 		}
 		b.stop()
 		b.scheduler.down()

@@ -20,11 +20,14 @@ const (
 	// TroublePorts means that processes of the machine listen on ports of workloads. It does not
 	// affect placement.
 	TroublePorts TroubleKind = "ports"
+	// TroubleImages means that image archives of the node could not be loaded. It does not affect
+	// placement.
+	TroubleImages TroubleKind = "images"
 )
 
 // TroubleKinds returns all kinds, in a fixed order.
 func TroubleKinds() []TroubleKind {
-	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleNamesBlocked, TroubleOverlay, TroublePorts}
+	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleNamesBlocked, TroubleOverlay, TroublePorts, TroubleImages}
 }
 
 // The conditions of a node for its troubles. A condition is True while the node has the trouble,
@@ -34,4 +37,5 @@ const (
 	NodeNamesUnavailable   = "NamesUnavailable"
 	NodeOverlayUnavailable = "OverlayUnavailable"
 	NodePortConflict       = "PortConflict"
+	NodeArchivesRefused    = "ImageArchivesRefused"
 )

@@ -36,7 +36,7 @@ func (o *Options) openCaches(log *slog.Logger) (*caches.Caches, error) {
 	networks, _ := o.fetchNetworks() // Validate has checked them
 	limits, _ := o.imageLimits()     // and these
 	return caches.Open(caches.Config{
-		StateDir: o.StateDir, RunDir: o.RunDir, Unpacker: o.Unpacker, MicroVMs: o.VMM != VMMNone,
+		StateDir: o.StateDir, RunDir: o.RunDir, ImageDir: o.ImageDir, Unpacker: o.Unpacker, MicroVMs: o.VMM != VMMNone,
 		Limits: limits, AllowHTTP: o.AllowHTTP, AllowNetworks: networks,
 		RegistriesConf: o.RegistriesConf, AuthFile: o.RegistriesAuth, CertDir: o.CertDir, Logger: log,
 	})

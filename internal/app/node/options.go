@@ -61,6 +61,8 @@ type Options struct {
 	// RegistriesAuth has the node's own credentials for registries. The pulls of every tenant
 	// use them.
 	RegistriesAuth string
+	// ImageDir has image archives, which the node loads when it starts.
+	ImageDir string
 	// Network is NetworkAuto, NetworkVXLAN or NetworkNone.
 	Network string
 	// NetworkAllowFrom lists address ranges outside the cluster that may reach its network
@@ -95,10 +97,13 @@ const (
 	NetworkNone  = "none"  // no network
 )
 
+// DefaultImageDir is the default of Options.ImageDir.
+const DefaultImageDir = "/var/lib/rik/images"
+
 // DefaultOptions returns the options of the only node on a machine.
 func DefaultOptions() Options {
 	return Options{
-		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, Address: os.Getenv("IFACE_IP"), Interface: os.Getenv("IFACE"), Network: NetworkAuto,
+		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, ImageDir: DefaultImageDir, Address: os.Getenv("IFACE_IP"), Interface: os.Getenv("IFACE"), Network: NetworkAuto,
 		VMM: VMMAuto, Kernel: os.Getenv("KERNEL_LOCATION"), Firecracker: os.Getenv("FIRECRACKER_LOCATION"),
 	}
 }
@@ -121,6 +126,7 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "maximum size of an unpacked image or Function")
 	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "maximum size of the download of an image or a Function")
 	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "maximum number of files, directories and links of an image or a Function")
+	s.StringVar(&o.ImageDir, "image-dir", o.ImageDir, "directory of image archives (OCI layouts or docker archives in tar files, plain or compressed), which the node loads when it starts; \"\" for none")
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "file of containers-registries.conf(5); by default the system's file")
 	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it; pulls of all tenants without a secret use it; none by default")
 	s.StringVar(&o.Network, "network", o.Network, "network between instances: auto, vxlan or none. auto uses routes to nodes on the same link, and VXLAN to others. vxlan always uses VXLAN, for clouds that drop packets with instances' addresses. With none, instances have only a loopback interface")

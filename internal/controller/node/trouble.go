@@ -24,6 +24,7 @@ func troubled(s *rikv1alpha1.NodeStatus, troubles map[nodestate.TroubleKind]stri
 		{nodestate.TroubleNamesBlocked, nodestate.NodeNamesUnavailable, "QuestionsDoNotArrive"},
 		{nodestate.TroubleOverlay, nodestate.NodeOverlayUnavailable, "PacketsDoNotPass"},
 		{nodestate.TroublePorts, nodestate.NodePortConflict, "PortInUse"},
+		{nodestate.TroubleImages, nodestate.NodeArchivesRefused, "ArchiveRefused"},
 	} {
 		message, there := troubles[c.kind]
 		if there {

@@ -31,12 +31,13 @@ func TestTroublesAreConditions(t *testing.T) {
 	}
 	broken := report(true)
 	broken.Troubles = map[nodestate.TroubleKind]string{
-		nodestate.TroubleNetwork: "a clash", nodestate.TroubleNames: "port 53 is taken", nodestate.TroublePorts: "TCP 30080", nodestate.TroubleOverlay: "no packet",
+		nodestate.TroubleNetwork: "a clash", nodestate.TroubleNames: "port 53 is taken", nodestate.TroublePorts: "TCP 30080", nodestate.TroubleOverlay: "no packet", nodestate.TroubleImages: "a.tar is damaged",
 	}
 	all := map[string]string{
 		"NetworkUnavailable": "True NetworkNotSetUp: a clash", "NamesUnavailable": "True NameServerNotRunning: port 53 is taken",
-		"OverlayUnavailable": "True PacketsDoNotPass: no packet",
-		"PortConflict":       "True PortInUse: TCP 30080",
+		"OverlayUnavailable":   "True PacketsDoNotPass: no packet",
+		"PortConflict":         "True PortInUse: TCP 30080",
+		"ImageArchivesRefused": "True ArchiveRefused: a.tar is damaged",
 	}
 	for _, step := range []struct {
 		name    string

@@ -32,6 +32,8 @@ var LayersDir = filepath.Join(imagesDir, "layers")
 type Config struct {
 	// StateDir has the caches. Downloads cannot read StateDir and RunDir.
 	StateDir, RunDir string
+	// ImageDir has image archives, which Load loads; "" for none.
+	ImageDir string
 	// Unpacker is the path of rik-unpack.
 	Unpacker string
 	// MicroVMs opens the cache of disks.
@@ -54,6 +56,8 @@ type Caches struct {
 	// Disks is nil if the node runs no microVMs.
 	Disks    *disk.Dir
 	Archives *archive.Dir
+
+	load func(context.Context) map[string]error // nil without Config.ImageDir
 }
 
 // Open opens the caches.
@@ -72,6 +76,9 @@ func (s *Caches) open(c Config) (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	if c.ImageDir != "" {
+		s.load = s.Images.LoadArchives(c.ImageDir)
 	}
 	private, limits := []string{c.StateDir, c.RunDir}, downloads(c.Limits)
 	if c.MicroVMs {

@@ -61,10 +61,13 @@ func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
 		progress.Of(ctx).Begin(progress.Progress{What: "unpacking " + r.Name})
 	}
 	result, err := runUnpacker(ctx, r.Unpacker, r.Dir, req.Limits.Time, func(stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
-		return askArchive(progress.Of(ctx), req, stdin, stdout)
+		return ask(progress.Of(ctx), req, stdin, stdout)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if result.Archive == nil {
+		return nil, errOtherAnswer
 	}
 	out := &Archive{Bytes: result.Archive.Bytes, Entries: result.Archive.Entries, Skipped: result.Archive.Skipped}
 	if result.Archive.Image {
@@ -75,9 +78,13 @@ func UnpackArchive(ctx context.Context, r ArchiveRequest) (*Archive, error) {
 	return out, nil
 }
 
-func askArchive(work *progress.Work, req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
+// errOtherAnswer means that the child answered another request.
+var errOtherAnswer = fmt.Errorf("%w: %w", errNoResult, errors.New("it answers another request"))
+
+// ask sends a request that is not a pull, and returns its result.
+func ask(work *progress.Work, req wire.Request, stdin io.Writer, stdout io.Reader) (*wire.Result, error) {
 	if err := json.NewEncoder(stdin).Encode(req); err != nil {
-		return nil, fmt.Errorf("%w: sending the request for the archive: %w", errNoResult, err)
+		return nil, fmt.Errorf("%w: sending the request: %w", errNoResult, err)
 	}
 	in := json.NewDecoder(stdout)
 	for {
@@ -90,10 +97,10 @@ func askArchive(work *progress.Work, req wire.Request, stdin io.Writer, stdout i
 			work.Set(e.Progress.Bytes, e.Progress.Total)
 		case e.Failure != nil:
 			return nil, e.Failure.Err()
-		case e.Result != nil && e.Result.Archive != nil:
+		case e.Result != nil:
 			return e.Result, nil
 		default:
-			return nil, fmt.Errorf("%w: %w", errNoResult, errors.New("it answers another request"))
+			return nil, errOtherAnswer
 		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 
@@ -40,16 +42,24 @@ func (c *child) run(ctx context.Context, req wire.Request) (*wire.Result, error)
 }
 
 // runUnpacker starts the unpacker in a new process group, and kills the group when ctx ends. It
-// returns after the process has been waited for.
+// returns after the process has been waited for. The process inherits files, from descriptor 3 on;
+// runUnpacker closes them.
 func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Duration,
-	exchange func(stdin io.Writer, stdout io.Reader) (*wire.Result, error),
+	exchange func(stdin io.Writer, stdout io.Reader) (*wire.Result, error), files ...*os.File,
 ) (*wire.Result, error) {
+	inherited := sync.OnceFunc(func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	})
+	defer inherited()
 	ctx, stop := context.WithTimeoutCause(ctx, limit+killAfter, wire.ErrTimeout)
 	defer stop()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Dir = dir
+	cmd.ExtraFiles = files
 	stderr := excerpt.NewTail(tailBytes)
 	cmd.Stderr = stderr
 	// This is only for a process that keeps our end of stderr open after the group was killed.
@@ -65,6 +75,7 @@ func runUnpacker(ctx context.Context, argv []string, dir string, limit time.Dura
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting rik-unpack: %w", err)
 	}
+	inherited() // so that a reader of a pipe sees the end when the child ends
 	result, err := exchange(stdin, stdout)
 	// The child exits at the end of its input, in any state.
 	_ = stdin.Close()

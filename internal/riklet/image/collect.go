@@ -45,7 +45,7 @@ type removals struct {
 	bytes      int64
 }
 
-// Collect removes images that no mount uses, and layers that no image, mount or running pull
+// Collect removes images that no mount uses and that were not imported, and layers that no image, mount or running pull
 // uses. It returns the number of bytes freed, also with an error.
 func (s *Store) Collect(ctx context.Context, policy CollectPolicy) (int64, error) {
 	h := inventory{used: map[digest.Digest]bool{}}
@@ -153,7 +153,7 @@ func decide(h inventory, policy CollectPolicy) removals {
 			break
 		}
 		inUse := slices.ContainsFunc(r.Chain[max(len(r.Chain)-1, 0):], func(c digest.Digest) bool { return h.used[c] })
-		if inUse || policy.Now.Sub(r.LastUsed) < policy.MinAge {
+		if inUse || r.Imported || policy.Now.Sub(r.LastUsed) < policy.MinAge {
 			continue
 		}
 		out.references = append(out.references, r.Reference)

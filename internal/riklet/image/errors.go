@@ -46,6 +46,14 @@ var (
 	ErrTimeout = wire.ErrTimeout
 )
 
+// Errors of Import and Remove.
+var (
+	// ErrUnnamed: the archive does not name an image fully, and the request has no name for it.
+	ErrUnnamed = errors.New("image without a name")
+	// ErrInUse: a mount uses the image.
+	ErrInUse = errors.New("image in use")
+)
+
 // Errors of Mount and Unmount.
 var (
 	// ErrInvalidID: the name of a mount is not one plain path component.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -52,8 +54,16 @@ func (s *Store) Pull(ctx context.Context, req PullRequest) (*Image, error) {
 		if err == nil && policy == v1alpha1.PullIfNotPresent && ref.rebuilt(img.Digest) {
 			err = fmt.Errorf("%w: %s was created again", ErrNotPresent, ref)
 		}
-		if err == nil || policy == v1alpha1.PullNever {
-			return img, err
+		if err == nil {
+			return img, nil
+		}
+		if loaded, err := s.awaitArchives(ctx); err != nil {
+			return nil, err
+		} else if loaded {
+			return s.Pull(ctx, req)
+		}
+		if policy == v1alpha1.PullNever {
+			return nil, err
 		}
 	}
 	r, err := s.pulls.Do(ctx, pullKey{ref.String(), sha256.Sum256(req.Auth)}, func(ctx context.Context) (*record, error) {
@@ -83,9 +93,24 @@ func (s *Store) begun(ref parsedReference) progress.Progress {
 	return p
 }
 
-// fetch runs the child process and saves its result.
-func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ *record, err error) {
-	log := s.log.With("image", ref.String())
+// fetch pulls an image from where its reference says.
+func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (*record, error) {
+	return s.unpack(ctx, unpacking{ref: ref, transport: ref.transport, target: ref.target, auth: auth, begun: s.begun(ref)})
+}
+
+// unpacking is one pull: from the registry of the reference, or from an archive that has the image
+// under another name.
+type unpacking struct {
+	ref               parsedReference
+	transport, target string
+	auth              []byte
+	imported          bool
+	begun             progress.Progress
+}
+
+// unpack runs the child process and saves its result.
+func (s *Store) unpack(ctx context.Context, u unpacking) (_ *record, err error) {
+	log := s.log.With("image", u.ref.String())
 	start := time.Now()
 	log.Info("pulling image")
 	defer func() {
@@ -93,25 +118,21 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 			log.Warn("image not pulled", "err", err, "duration", time.Since(start))
 		}
 	}()
-	dir, err := os.MkdirTemp(s.path(tmpDir), "pull-")
+	dir, remove, err := s.tempDir("pull-", log)
 	if err != nil {
 		return nil, fmt.Errorf("creating a directory for the pull: %w", err)
 	}
-	defer func() {
-		if err := os.RemoveAll(dir); err != nil {
-			log.Warn("temporary files of a pull were not removed; the next start removes them", "path", dir, "err", err)
-		}
-	}()
+	defer remove()
 	c := &child{store: s, log: log, progress: func(p wire.Progress) {
-		now := s.begun(ref)
+		now := u.begun
 		now.Step, now.Bytes, now.Total = p.Step, p.Bytes, p.Total
 		progress.Of(ctx).Begin(now)
 	}}
 	defer c.unpin()
 	result, err := c.run(ctx, wire.Request{
-		Transport:      ref.transport,
-		Target:         ref.target,
-		Auth:           auth,
+		Transport:      u.transport,
+		Target:         u.target,
+		Auth:           u.auth,
 		LayersDir:      s.path(layersDir),
 		TempDir:        dir,
 		Limits:         s.cfg.Limits.WithDefaults(),
@@ -123,8 +144,11 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 	if err != nil {
 		return nil, err
 	}
+	if _, want, digested := strings.Cut(u.ref.target, "@"); u.imported && digested && want != result.Digest.String() {
+		return nil, fmt.Errorf("%w: the archive's image is %s", ErrDigest, result.Digest)
+	}
 	r := &record{
-		Reference: ref.String(),
+		Reference: u.ref.String(),
 		Digest:    result.Digest,
 		Config:    result.Config,
 
@@ -133,12 +157,26 @@ func (s *Store) fetch(ctx context.Context, ref parsedReference, auth []byte) (_ 
 		Chain:    result.Chain,
 		Bytes:    result.Bytes,
 		LastUsed: s.now(),
+		Imported: u.imported,
 	}
 	if err := s.save(r); err != nil {
 		return nil, err
 	}
 	log.Info("image pulled", "digest", r.Digest, "layers", len(r.Chain), "bytes", r.Bytes, "duration", time.Since(start))
 	return r, nil
+}
+
+// tempDir creates a directory for one call. The caller removes it with remove.
+func (s *Store) tempDir(prefix string, log *slog.Logger) (dir string, remove func(), err error) {
+	dir, err = os.MkdirTemp(s.path(tmpDir), prefix)
+	if err != nil {
+		return "", nil, err
+	}
+	return dir, func() {
+		if err := os.RemoveAll(dir); err != nil {
+			log.Warn("temporary files were not removed; the next start removes them", "path", dir, "err", err)
+		}
+	}, nil
 }
 
 // pin protects layers from collection, including those that do not exist yet.

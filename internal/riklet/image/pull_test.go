@@ -338,7 +338,7 @@ func TestPullFromARegistry(t *testing.T) {
 		"unknown digest":    {host + "/team/app@" + someDigest, auth(host, "ann"), ErrNotPresent},
 		"secret is no JSON": {host + "/team/x:v1", []byte("ann:s3cret"), nil},
 	} {
-		img, err := s.Pull(t.Context(), PullRequest{Reference: tc.ref, Auth: tc.auth})
+		img, err := s.Pull(t.Context(), PullRequest{Reference: tc.ref, Policy: v1alpha1.PullAlways, Auth: tc.auth})
 		switch {
 		case name == "secret is no JSON":
 			if err == nil || !strings.Contains(err.Error(), "dockerconfigjson") || strings.Contains(err.Error(), "s3cret") {

@@ -29,6 +29,9 @@ type record struct {
 	Chain        []digest.Digest
 	Bytes        int64
 	LastUsed     time.Time
+	// Imported is true for an image from an archive. The node may not be able to get it again, so
+	// it stays until Remove.
+	Imported bool `json:",omitempty"`
 }
 
 // Images lists the node's images, sorted by reference.
@@ -37,10 +40,14 @@ func (s *Store) Images() []Info {
 	defer s.mu.Unlock()
 	out := make([]Info, 0, len(s.records))
 	for _, r := range s.records {
-		out = append(out, Info{Reference: r.Reference, Digest: r.Digest.String(), Bytes: r.Bytes, LastUsed: r.LastUsed})
+		out = append(out, r.info())
 	}
 	slices.SortFunc(out, func(a, b Info) int { return strings.Compare(a.Reference, b.Reference) })
 	return out
+}
+
+func (r *record) info() Info {
+	return Info{Reference: r.Reference, Digest: r.Digest.String(), Bytes: r.Bytes, LastUsed: r.LastUsed, Imported: r.Imported}
 }
 
 // recordPath uses a hash of the reference, because a reference has slashes and may be longer
@@ -75,11 +82,12 @@ func (s *Store) loadRecords() error {
 // lookup returns the image of a reference if all its layers exist, and marks it as used.
 func (s *Store) lookup(reference string) (*Image, error) {
 	s.mu.Lock()
-	r, ok := s.records[reference]
-	if !ok {
+	r := s.recordLocked(reference)
+	if r == nil {
 		s.mu.Unlock()
 		return nil, fmt.Errorf("%w: %s", ErrNotPresent, reference)
 	}
+	reference = r.Reference
 	img, err := s.imageOfLocked(r)
 	// The time of last use is saved with this precision. Exact times would need a write for
 	// every container that starts.

@@ -91,6 +91,7 @@ type Info struct {
 	Digest    string
 	Bytes     int64 // unpacked, shared layers included
 	LastUsed  time.Time
+	Imported  bool // from an archive; only Remove removes it
 }
 
 // Store manages the images of a node. It is safe for concurrent use.
@@ -114,6 +115,8 @@ type Store struct {
 	pins    map[digest.Digest]int    // layers of running pulls
 	mounts  map[string]mountRecord   // by mount name
 	busy    map[string]chan struct{} // mount names with a call in progress
+	// loading is closed when the archives of LoadArchives are loaded. It is nil if there are none.
+	loading chan struct{}
 }
 
 // Open opens the store at cfg.Root, and removes what a crash left incomplete. Mounts stay as

@@ -62,12 +62,18 @@ func (m *Manager) ensure(r *run, template *rikv1alpha1.InstanceTemplate) {
 
 // saveInfo publishes what sessions and checks of ports need to know about an instance.
 func (m *Manager) saveInfo(r *run, t *rikv1alpha1.InstanceTemplate) {
-	var info Info
+	info := Info{Namespace: r.order.GetNamespace(), Name: r.order.GetName()}
 	for _, c := range t.Processes() {
 		info.Containers = append(info.Containers, c.Name)
+		if c.Image != "" {
+			info.Images = append(info.Images, c.Image)
+		}
 		if t.HostNetwork {
 			info.HostPorts = append(info.HostPorts, c.Ports...)
 		}
+	}
+	for i := range t.InitContainers {
+		info.Images = append(info.Images, t.InitContainers[i].Image)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -103,8 +103,11 @@ type Manager struct {
 
 // Info is what the node knows about an instance in addition to the driver's observations.
 type Info struct {
+	Namespace, Name string
 	// Containers are the names of its containers. The first one is the default.
 	Containers []string
+	// Images are the images that it needs, as in its template.
+	Images []string
 	// HostPorts are its ports in the node's own network.
 	HostPorts []rikv1alpha1.Port
 }

@@ -245,7 +245,7 @@ func serving(t *testing.T, driver instance.Driver) (c *controller, stop func()) 
 	c.conn = conn
 	c.sessions = New(t.Context(), Config{
 		Node: "n1", Resolve: func(uid string) (instance.Driver, string, bool) { return driver, "c1", uid == "a" },
-		Client: nodev1.NewNodeClient(conn), Logger: slog.New(slog.DiscardHandler),
+		Images: echoing{}, Client: nodev1.NewNodeClient(conn), Logger: slog.New(slog.DiscardHandler),
 	})
 	return c, func() {
 		c.sessions.Close()

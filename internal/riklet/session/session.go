@@ -15,7 +15,7 @@ import (
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
-// session is one log, command or port, with its stream.
+// session is one log, command or port, or one request about images, with its stream.
 type session struct {
 	stream nodev1.Node_SessionClient
 	in     *input // data from the user
@@ -130,6 +130,9 @@ func (s *session) send(message *nodev1.SessionOutput) error {
 
 // perform performs what the announcement asks for.
 func perform(ctx context.Context, s *session, cfg Config, announced *nodev1.OpenSession) (int, error) {
+	if request := announced.GetImages(); request != nil {
+		return 0, s.images(ctx, cfg, request)
+	}
 	uid := announced.GetUid()
 	driver, first, ok := cfg.Resolve(uid)
 	if !ok {
@@ -153,6 +156,24 @@ func perform(ctx context.Context, s *session, cfg Config, announced *nodev1.Open
 	}
 }
 
+// images serves a request about the node's images.
+func (s *session) images(ctx context.Context, cfg Config, request *nodev1.ImagesSession) error {
+	if cfg.Images == nil {
+		return fmt.Errorf("this node has no images: %w", errors.ErrUnsupported)
+	}
+	defer context.AfterFunc(ctx, func() { s.in.end(io.ErrClosedPipe) })()
+	return cfg.Images.Serve(ctx, request, closingInput{s.in}, s.writer(nodev1.Channel_CHANNEL_STDOUT))
+}
+
+// closingInput is an input whose reader can end it.
+type closingInput struct{ *input }
+
+// Close makes a read that blocks, and all later reads, fail.
+func (c closingInput) Close() error {
+	c.end(io.ErrClosedPipe)
+	return nil
+}
+
 // hold suspends or resumes an instance.
 func hold(ctx context.Context, driver instance.Driver, uid string, h *nodev1.HoldSession) error {
 	switch {
@@ -167,7 +188,10 @@ func hold(ctx context.Context, driver instance.Driver, uid string, h *nodev1.Hol
 
 // problemOf returns the kind of an error in the protocol.
 func problemOf(err error) nodev1.Problem {
+	var classified interface{ Problem() nodev1.Problem }
 	switch {
+	case errors.As(err, &classified):
+		return classified.Problem()
 	case errors.Is(err, instance.ErrUnknown):
 		return nodev1.Problem_PROBLEM_UNKNOWN_INSTANCE
 	case errors.Is(err, instance.ErrNotRunning):

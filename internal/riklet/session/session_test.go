@@ -162,6 +162,46 @@ func TestHoldRefusals(t *testing.T) {
 	}
 }
 
+// echoing answers a request about images with the archive that it receives.
+type echoing struct{}
+
+func (echoing) Serve(_ context.Context, request *nodev1.ImagesSession, in io.ReadCloser, out io.Writer) error {
+	if request.GetExport() != nil {
+		return used{errors.New("web-1 uses it")}
+	}
+	_, err := io.Copy(out, in)
+	return errors.Join(err, in.Close())
+}
+
+type used struct{ error }
+
+func (used) Problem() nodev1.Problem { return nodev1.Problem_PROBLEM_IN_USE }
+
+func TestImages(t *testing.T) {
+	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
+		importing := &nodev1.ImagesSession{Request: &nodev1.ImagesSession_Import{Import: &nodev1.ImportImages{}}}
+		// It needs no instance.
+		c.sessions.Open(&nodev1.OpenSession{Session: 1, Secret: []byte("secret"), Kind: &nodev1.OpenSession_Images{Images: importing}})
+		c.send(1, nodev1.NewInput([]byte("arch")), nodev1.NewInput([]byte("ive")), nodev1.NewEndOfInput())
+		if got := c.out(1); got != "archive" || c.ended(1).GetError() != "" || c.ended(1) == nil {
+			t.Errorf("the import received %q, ended %v", got, c.ended(1))
+		}
+		exporting := &nodev1.ImagesSession{Request: &nodev1.ImagesSession_Export{Export: &nodev1.ExportImage{}}}
+		c.open(2, &nodev1.OpenSession{Kind: &nodev1.OpenSession_Images{Images: exporting}})
+		if end := c.ended(2); end.GetProblem() != nodev1.Problem_PROBLEM_IN_USE || end.GetError() != "web-1 uses it" {
+			t.Errorf("a refused request ended with %v", end)
+		}
+		// A user who leaves ends an import that waits for the archive.
+		c.open(3, &nodev1.OpenSession{Kind: &nodev1.OpenSession_Images{Images: importing}})
+		synctest.Wait()
+		c.leave(3)
+		synctest.Wait()
+		if n := c.left(); n != 0 {
+			t.Errorf("%d sessions are left after their user", n)
+		}
+	})
+}
+
 func TestRefusals(t *testing.T) {
 	with(t, instancefake.Config{}, func(t *testing.T, c *controller) {
 		c.open(1, &nodev1.OpenSession{Uid: "b", Kind: &nodev1.OpenSession_Log{Log: &nodev1.LogSession{}}})

@@ -1,5 +1,5 @@
-// Package session serves logs, commands and ports of instances to the controller, and orders to
-// suspend and resume them.
+// Package session serves logs, commands and ports of instances to the controller, orders to suspend
+// and resume them, and requests about the node's images.
 //
 // The controller announces a session on the node's connection, and [Sessions] opens a stream for
 // it. Flow control is that of the stream. A user who does not read stops the writers of one
@@ -9,6 +9,7 @@ package session
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 
@@ -20,11 +21,20 @@ import (
 // known.
 type Resolve func(uid string) (driver instance.Driver, container string, ok bool)
 
-// Config configures [Sessions]. All fields are required.
+// Images serves requests about the node's images. *imagesession.Service implements it.
+type Images interface {
+	// Serve reads an archive from in, which it closes, and writes the answer to out. An error with a
+	// method Problem has a kind in the protocol.
+	Serve(ctx context.Context, request *nodev1.ImagesSession, in io.ReadCloser, out io.Writer) error
+}
+
+// Config configures [Sessions]. All fields except Images are required.
 type Config struct {
 	// Node is the name of the node.
 	Node    string
 	Resolve Resolve
+	// Images is nil for a node without images.
+	Images Images
 	// Client opens the streams.
 	Client nodev1.NodeClient
 	Logger *slog.Logger

@@ -89,6 +89,9 @@ const (
 	Problem_PROBLEM_NOT_RUNNING      Problem = 2
 	Problem_PROBLEM_UNSUPPORTED      Problem = 3
 	Problem_PROBLEM_LOST             Problem = 4 // the suspended instance could not be resumed and is created again
+	Problem_PROBLEM_NOT_PRESENT      Problem = 5 // the node does not have the image
+	Problem_PROBLEM_IN_USE           Problem = 6 // instances use the image
+	Problem_PROBLEM_INVALID          Problem = 7 // the request is malformed
 )
 
 // Enum value maps for Problem.
@@ -99,6 +102,9 @@ var (
 		2: "PROBLEM_NOT_RUNNING",
 		3: "PROBLEM_UNSUPPORTED",
 		4: "PROBLEM_LOST",
+		5: "PROBLEM_NOT_PRESENT",
+		6: "PROBLEM_IN_USE",
+		7: "PROBLEM_INVALID",
 	}
 	Problem_value = map[string]int32{
 		"PROBLEM_UNSPECIFIED":      0,
@@ -106,6 +112,9 @@ var (
 		"PROBLEM_NOT_RUNNING":      2,
 		"PROBLEM_UNSUPPORTED":      3,
 		"PROBLEM_LOST":             4,
+		"PROBLEM_NOT_PRESENT":      5,
+		"PROBLEM_IN_USE":           6,
+		"PROBLEM_INVALID":          7,
 	}
 )
 
@@ -897,6 +906,7 @@ type OpenSession struct {
 	//	*OpenSession_Exec
 	//	*OpenSession_Port
 	//	*OpenSession_Hold
+	//	*OpenSession_Images
 	Kind          isOpenSession_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1003,6 +1013,15 @@ func (x *OpenSession) GetHold() *HoldSession {
 	return nil
 }
 
+func (x *OpenSession) GetImages() *ImagesSession {
+	if x != nil {
+		if x, ok := x.Kind.(*OpenSession_Images); ok {
+			return x.Images
+		}
+	}
+	return nil
+}
+
 type isOpenSession_Kind interface {
 	isOpenSession_Kind()
 }
@@ -1023,6 +1042,12 @@ type OpenSession_Hold struct {
 	Hold *HoldSession `protobuf:"bytes,8,opt,name=hold,proto3,oneof"`
 }
 
+type OpenSession_Images struct {
+	// A session about the node's images concerns no instance: uid and container are empty. A
+	// riklet of before it answers PROBLEM_UNKNOWN_INSTANCE.
+	Images *ImagesSession `protobuf:"bytes,9,opt,name=images,proto3,oneof"`
+}
+
 func (*OpenSession_Log) isOpenSession_Kind() {}
 
 func (*OpenSession_Exec) isOpenSession_Kind() {}
@@ -1030,6 +1055,8 @@ func (*OpenSession_Exec) isOpenSession_Kind() {}
 func (*OpenSession_Port) isOpenSession_Kind() {}
 
 func (*OpenSession_Hold) isOpenSession_Kind() {}
+
+func (*OpenSession_Images) isOpenSession_Kind() {}
 
 // CloseSession ends a session whose user is gone. The end of its stream says the same, but
 // a node whose instance does not read its input does not see that.
@@ -1327,6 +1354,360 @@ func (x *HoldSession) GetToDisk() bool {
 	return false
 }
 
+// ImagesSession lists or changes the images of the node, or reads one. The node's output is JSON
+// as package internal/rpc/nodeimage defines it: one value for list and remove, and a value on each
+// line for pull and import. That of an export is the archive.
+type ImagesSession struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Request:
+	//
+	//	*ImagesSession_List
+	//	*ImagesSession_Pull
+	//	*ImagesSession_Import
+	//	*ImagesSession_Export
+	//	*ImagesSession_Remove
+	Request       isImagesSession_Request `protobuf_oneof:"request"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImagesSession) Reset() {
+	*x = ImagesSession{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImagesSession) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImagesSession) ProtoMessage() {}
+
+func (x *ImagesSession) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImagesSession.ProtoReflect.Descriptor instead.
+func (*ImagesSession) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ImagesSession) GetRequest() isImagesSession_Request {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *ImagesSession) GetList() *ListImages {
+	if x != nil {
+		if x, ok := x.Request.(*ImagesSession_List); ok {
+			return x.List
+		}
+	}
+	return nil
+}
+
+func (x *ImagesSession) GetPull() *PullImage {
+	if x != nil {
+		if x, ok := x.Request.(*ImagesSession_Pull); ok {
+			return x.Pull
+		}
+	}
+	return nil
+}
+
+func (x *ImagesSession) GetImport() *ImportImages {
+	if x != nil {
+		if x, ok := x.Request.(*ImagesSession_Import); ok {
+			return x.Import
+		}
+	}
+	return nil
+}
+
+func (x *ImagesSession) GetExport() *ExportImage {
+	if x != nil {
+		if x, ok := x.Request.(*ImagesSession_Export); ok {
+			return x.Export
+		}
+	}
+	return nil
+}
+
+func (x *ImagesSession) GetRemove() *RemoveImage {
+	if x != nil {
+		if x, ok := x.Request.(*ImagesSession_Remove); ok {
+			return x.Remove
+		}
+	}
+	return nil
+}
+
+type isImagesSession_Request interface {
+	isImagesSession_Request()
+}
+
+type ImagesSession_List struct {
+	List *ListImages `protobuf:"bytes,1,opt,name=list,proto3,oneof"`
+}
+
+type ImagesSession_Pull struct {
+	Pull *PullImage `protobuf:"bytes,2,opt,name=pull,proto3,oneof"`
+}
+
+type ImagesSession_Import struct {
+	Import *ImportImages `protobuf:"bytes,3,opt,name=import,proto3,oneof"`
+}
+
+type ImagesSession_Export struct {
+	Export *ExportImage `protobuf:"bytes,4,opt,name=export,proto3,oneof"`
+}
+
+type ImagesSession_Remove struct {
+	Remove *RemoveImage `protobuf:"bytes,5,opt,name=remove,proto3,oneof"`
+}
+
+func (*ImagesSession_List) isImagesSession_Request() {}
+
+func (*ImagesSession_Pull) isImagesSession_Request() {}
+
+func (*ImagesSession_Import) isImagesSession_Request() {}
+
+func (*ImagesSession_Export) isImagesSession_Request() {}
+
+func (*ImagesSession_Remove) isImagesSession_Request() {}
+
+type ListImages struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListImages) Reset() {
+	*x = ListImages{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListImages) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListImages) ProtoMessage() {}
+
+func (x *ListImages) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListImages.ProtoReflect.Descriptor instead.
+func (*ListImages) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{16}
+}
+
+type PullImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
+	Auth          []byte                 `protobuf:"bytes,2,opt,name=auth,proto3" json:"auth,omitempty"` // dockerconfigjson; the node's own credentials when empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullImage) Reset() {
+	*x = PullImage{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullImage) ProtoMessage() {}
+
+func (x *PullImage) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullImage.ProtoReflect.Descriptor instead.
+func (*PullImage) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PullImage) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *PullImage) GetAuth() []byte {
+	if x != nil {
+		return x.Auth
+	}
+	return nil
+}
+
+// ImportImages stores the images of an archive, which is the session's input.
+type ImportImages struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // for images that the archive does not name fully; may be empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportImages) Reset() {
+	*x = ImportImages{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportImages) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportImages) ProtoMessage() {}
+
+func (x *ImportImages) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportImages.ProtoReflect.Descriptor instead.
+func (*ImportImages) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ImportImages) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type ExportImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportImage) Reset() {
+	*x = ExportImage{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportImage) ProtoMessage() {}
+
+func (x *ExportImage) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportImage.ProtoReflect.Descriptor instead.
+func (*ExportImage) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ExportImage) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+type RemoveImage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reference     string                 `protobuf:"bytes,1,opt,name=reference,proto3" json:"reference,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveImage) Reset() {
+	*x = RemoveImage{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveImage) ProtoMessage() {}
+
+func (x *RemoveImage) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveImage.ProtoReflect.Descriptor instead.
+func (*RemoveImage) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RemoveImage) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
 // SessionOutput is what a node sends on a Session stream.
 type SessionOutput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1343,7 +1724,7 @@ type SessionOutput struct {
 
 func (x *SessionOutput) Reset() {
 	*x = SessionOutput{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[15]
+	mi := &file_rik_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1736,7 @@ func (x *SessionOutput) String() string {
 func (*SessionOutput) ProtoMessage() {}
 
 func (x *SessionOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[15]
+	mi := &file_rik_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1749,7 @@ func (x *SessionOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOutput.ProtoReflect.Descriptor instead.
 func (*SessionOutput) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SessionOutput) GetMessage() isSessionOutput_Message {
@@ -1454,7 +1835,7 @@ type SessionStart struct {
 
 func (x *SessionStart) Reset() {
 	*x = SessionStart{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	mi := &file_rik_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1847,7 @@ func (x *SessionStart) String() string {
 func (*SessionStart) ProtoMessage() {}
 
 func (x *SessionStart) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	mi := &file_rik_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1860,7 @@ func (x *SessionStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionStart.ProtoReflect.Descriptor instead.
 func (*SessionStart) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SessionStart) GetNodeName() string {
@@ -1514,7 +1895,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	mi := &file_rik_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1907,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	mi := &file_rik_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1920,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Output) GetChannel() Channel {
@@ -1567,7 +1948,7 @@ type SessionEnd struct {
 
 func (x *SessionEnd) Reset() {
 	*x = SessionEnd{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	mi := &file_rik_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1960,7 @@ func (x *SessionEnd) String() string {
 func (*SessionEnd) ProtoMessage() {}
 
 func (x *SessionEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	mi := &file_rik_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1973,7 @@ func (x *SessionEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEnd.ProtoReflect.Descriptor instead.
 func (*SessionEnd) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SessionEnd) GetError() string {
@@ -1631,7 +2012,7 @@ type SessionInput struct {
 
 func (x *SessionInput) Reset() {
 	*x = SessionInput{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	mi := &file_rik_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1643,7 +2024,7 @@ func (x *SessionInput) String() string {
 func (*SessionInput) ProtoMessage() {}
 
 func (x *SessionInput) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	mi := &file_rik_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1656,7 +2037,7 @@ func (x *SessionInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInput.ProtoReflect.Descriptor instead.
 func (*SessionInput) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SessionInput) GetMessage() isSessionInput_Message {
@@ -1725,7 +2106,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	mi := &file_rik_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +2118,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	mi := &file_rik_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +2131,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -1822,7 +2203,7 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\fEntriesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01B\r\n" +
-	"\v_age_millis\"\xb4\x02\n" +
+	"\v_age_millis\"\xea\x02\n" +
 	"\vOpenSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x10\n" +
@@ -1831,7 +2212,8 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x03log\x18\x05 \x01(\v2\x17.rik.node.v1.LogSessionH\x00R\x03log\x12.\n" +
 	"\x04exec\x18\x06 \x01(\v2\x18.rik.node.v1.ExecSessionH\x00R\x04exec\x12.\n" +
 	"\x04port\x18\a \x01(\v2\x18.rik.node.v1.PortSessionH\x00R\x04port\x12.\n" +
-	"\x04hold\x18\b \x01(\v2\x18.rik.node.v1.HoldSessionH\x00R\x04holdB\x06\n" +
+	"\x04hold\x18\b \x01(\v2\x18.rik.node.v1.HoldSessionH\x00R\x04hold\x124\n" +
+	"\x06images\x18\t \x01(\v2\x1a.rik.node.v1.ImagesSessionH\x00R\x06imagesB\x06\n" +
 	"\x04kind\"(\n" +
 	"\fCloseSession\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x03R\asession\"\xcf\x01\n" +
@@ -1857,7 +2239,25 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x04port\x18\x01 \x01(\x05R\x04port\"D\n" +
 	"\vHoldSession\x12\x1c\n" +
 	"\tsuspended\x18\x01 \x01(\bR\tsuspended\x12\x17\n" +
-	"\ato_disk\x18\x02 \x01(\bR\x06toDisk\"\xcf\x01\n" +
+	"\ato_disk\x18\x02 \x01(\bR\x06toDisk\"\x94\x02\n" +
+	"\rImagesSession\x12-\n" +
+	"\x04list\x18\x01 \x01(\v2\x17.rik.node.v1.ListImagesH\x00R\x04list\x12,\n" +
+	"\x04pull\x18\x02 \x01(\v2\x16.rik.node.v1.PullImageH\x00R\x04pull\x123\n" +
+	"\x06import\x18\x03 \x01(\v2\x19.rik.node.v1.ImportImagesH\x00R\x06import\x122\n" +
+	"\x06export\x18\x04 \x01(\v2\x18.rik.node.v1.ExportImageH\x00R\x06export\x122\n" +
+	"\x06remove\x18\x05 \x01(\v2\x18.rik.node.v1.RemoveImageH\x00R\x06removeB\t\n" +
+	"\arequest\"\f\n" +
+	"\n" +
+	"ListImages\"=\n" +
+	"\tPullImage\x12\x1c\n" +
+	"\treference\x18\x01 \x01(\tR\treference\x12\x12\n" +
+	"\x04auth\x18\x02 \x01(\fR\x04auth\"\"\n" +
+	"\fImportImages\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"+\n" +
+	"\vExportImage\x12\x1c\n" +
+	"\treference\x18\x01 \x01(\tR\treference\"+\n" +
+	"\vRemoveImage\x12\x1c\n" +
+	"\treference\x18\x01 \x01(\tR\treference\"\xcf\x01\n" +
 	"\rSessionOutput\x121\n" +
 	"\x05start\x18\x01 \x01(\v2\x19.rik.node.v1.SessionStartH\x00R\x05start\x12-\n" +
 	"\x06output\x18\x02 \x01(\v2\x13.rik.node.v1.OutputH\x00R\x06output\x12$\n" +
@@ -1891,13 +2291,16 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x0fKIND_CONFIG_MAP\x10\x02\x12\x0f\n" +
 	"\vKIND_SECRET\x10\x03\x12\x0e\n" +
 	"\n" +
-	"KIND_FENCE\x10\x04*\x84\x01\n" +
+	"KIND_FENCE\x10\x04*\xc6\x01\n" +
 	"\aProblem\x12\x17\n" +
 	"\x13PROBLEM_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18PROBLEM_UNKNOWN_INSTANCE\x10\x01\x12\x17\n" +
 	"\x13PROBLEM_NOT_RUNNING\x10\x02\x12\x17\n" +
 	"\x13PROBLEM_UNSUPPORTED\x10\x03\x12\x10\n" +
-	"\fPROBLEM_LOST\x10\x04*J\n" +
+	"\fPROBLEM_LOST\x10\x04\x12\x17\n" +
+	"\x13PROBLEM_NOT_PRESENT\x10\x05\x12\x12\n" +
+	"\x0ePROBLEM_IN_USE\x10\x06\x12\x13\n" +
+	"\x0fPROBLEM_INVALID\x10\a*J\n" +
 	"\aChannel\x12\x17\n" +
 	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eCHANNEL_STDOUT\x10\x01\x12\x12\n" +
@@ -1922,7 +2325,7 @@ func file_rik_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_rik_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_rik_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_rik_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_rik_node_v1_node_proto_goTypes = []any{
 	(Kind)(0),                 // 0: rik.node.v1.Kind
 	(Problem)(0),              // 1: rik.node.v1.Problem
@@ -1942,51 +2345,63 @@ var file_rik_node_v1_node_proto_goTypes = []any{
 	(*ExecSession)(nil),       // 15: rik.node.v1.ExecSession
 	(*PortSession)(nil),       // 16: rik.node.v1.PortSession
 	(*HoldSession)(nil),       // 17: rik.node.v1.HoldSession
-	(*SessionOutput)(nil),     // 18: rik.node.v1.SessionOutput
-	(*SessionStart)(nil),      // 19: rik.node.v1.SessionStart
-	(*Output)(nil),            // 20: rik.node.v1.Output
-	(*SessionEnd)(nil),        // 21: rik.node.v1.SessionEnd
-	(*SessionInput)(nil),      // 22: rik.node.v1.SessionInput
-	(*TerminalSize)(nil),      // 23: rik.node.v1.TerminalSize
-	nil,                       // 24: rik.node.v1.Object.EntriesEntry
-	(*Measurements)(nil),      // 25: rik.node.v1.Measurements
-	(*NetworkChanges)(nil),    // 26: rik.node.v1.NetworkChanges
+	(*ImagesSession)(nil),     // 18: rik.node.v1.ImagesSession
+	(*ListImages)(nil),        // 19: rik.node.v1.ListImages
+	(*PullImage)(nil),         // 20: rik.node.v1.PullImage
+	(*ImportImages)(nil),      // 21: rik.node.v1.ImportImages
+	(*ExportImage)(nil),       // 22: rik.node.v1.ExportImage
+	(*RemoveImage)(nil),       // 23: rik.node.v1.RemoveImage
+	(*SessionOutput)(nil),     // 24: rik.node.v1.SessionOutput
+	(*SessionStart)(nil),      // 25: rik.node.v1.SessionStart
+	(*Output)(nil),            // 26: rik.node.v1.Output
+	(*SessionEnd)(nil),        // 27: rik.node.v1.SessionEnd
+	(*SessionInput)(nil),      // 28: rik.node.v1.SessionInput
+	(*TerminalSize)(nil),      // 29: rik.node.v1.TerminalSize
+	nil,                       // 30: rik.node.v1.Object.EntriesEntry
+	(*Measurements)(nil),      // 31: rik.node.v1.Measurements
+	(*NetworkChanges)(nil),    // 32: rik.node.v1.NetworkChanges
 }
 var file_rik_node_v1_node_proto_depIdxs = []int32{
 	7,  // 0: rik.node.v1.NodeMessage.hello:type_name -> rik.node.v1.NodeHello
 	8,  // 1: rik.node.v1.NodeMessage.get:type_name -> rik.node.v1.Get
-	25, // 2: rik.node.v1.NodeMessage.measurements:type_name -> rik.node.v1.Measurements
+	31, // 2: rik.node.v1.NodeMessage.measurements:type_name -> rik.node.v1.Measurements
 	0,  // 3: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
 	11, // 4: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
 	12, // 5: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenSession
 	13, // 6: rik.node.v1.ControllerMessage.close:type_name -> rik.node.v1.CloseSession
 	10, // 7: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
-	26, // 8: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
+	32, // 8: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
 	0,  // 9: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
-	24, // 10: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
+	30, // 10: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
 	14, // 11: rik.node.v1.OpenSession.log:type_name -> rik.node.v1.LogSession
 	15, // 12: rik.node.v1.OpenSession.exec:type_name -> rik.node.v1.ExecSession
 	16, // 13: rik.node.v1.OpenSession.port:type_name -> rik.node.v1.PortSession
 	17, // 14: rik.node.v1.OpenSession.hold:type_name -> rik.node.v1.HoldSession
-	19, // 15: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
-	20, // 16: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
-	21, // 17: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
-	2,  // 18: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
-	1,  // 19: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
-	23, // 20: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
-	3,  // 21: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
-	5,  // 22: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
-	6,  // 23: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
-	18, // 24: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
-	4,  // 25: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
-	4,  // 26: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
-	9,  // 27: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
-	22, // 28: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
-	25, // [25:29] is the sub-list for method output_type
-	21, // [21:25] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	18, // 15: rik.node.v1.OpenSession.images:type_name -> rik.node.v1.ImagesSession
+	19, // 16: rik.node.v1.ImagesSession.list:type_name -> rik.node.v1.ListImages
+	20, // 17: rik.node.v1.ImagesSession.pull:type_name -> rik.node.v1.PullImage
+	21, // 18: rik.node.v1.ImagesSession.import:type_name -> rik.node.v1.ImportImages
+	22, // 19: rik.node.v1.ImagesSession.export:type_name -> rik.node.v1.ExportImage
+	23, // 20: rik.node.v1.ImagesSession.remove:type_name -> rik.node.v1.RemoveImage
+	25, // 21: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
+	26, // 22: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
+	27, // 23: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
+	2,  // 24: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
+	1,  // 25: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
+	29, // 26: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
+	3,  // 27: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
+	5,  // 28: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
+	6,  // 29: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
+	24, // 30: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
+	4,  // 31: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
+	4,  // 32: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
+	9,  // 33: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
+	28, // 34: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
+	31, // [31:35] is the sub-list for method output_type
+	27, // [27:31] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_rik_node_v1_node_proto_init() }
@@ -2014,15 +2429,23 @@ func file_rik_node_v1_node_proto_init() {
 		(*OpenSession_Exec)(nil),
 		(*OpenSession_Port)(nil),
 		(*OpenSession_Hold)(nil),
+		(*OpenSession_Images)(nil),
 	}
 	file_rik_node_v1_node_proto_msgTypes[11].OneofWrappers = []any{}
 	file_rik_node_v1_node_proto_msgTypes[15].OneofWrappers = []any{
+		(*ImagesSession_List)(nil),
+		(*ImagesSession_Pull)(nil),
+		(*ImagesSession_Import)(nil),
+		(*ImagesSession_Export)(nil),
+		(*ImagesSession_Remove)(nil),
+	}
+	file_rik_node_v1_node_proto_msgTypes[21].OneofWrappers = []any{
 		(*SessionOutput_Start)(nil),
 		(*SessionOutput_Output)(nil),
 		(*SessionOutput_EndOfOutput)(nil),
 		(*SessionOutput_End)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[19].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[25].OneofWrappers = []any{
 		(*SessionInput_Data)(nil),
 		(*SessionInput_EndOfInput)(nil),
 		(*SessionInput_Size)(nil),
@@ -2033,7 +2456,7 @@ func file_rik_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rik_node_v1_node_proto_rawDesc), len(file_rik_node_v1_node_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

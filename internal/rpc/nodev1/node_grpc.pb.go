@@ -147,8 +147,8 @@ type NodeClient interface {
 	// Connect joins a node to the controller. The riklet asks for what its
 	// instances need and sends what it measured, and the controller announces sessions.
 	Connect(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[NodeMessage, ControllerMessage], error)
-	// Session carries one session: the log of a container, a command, a port, or an
-	// order to suspend or resume. A node needs no inbound port: the controller announces
+	// Session carries one session: the log of a container, a command, a port, an order to
+	// suspend or resume, or a request about the node's images. A node needs no inbound port: the controller announces
 	// the session with OpenSession on the node's Connect stream, and the riklet opens this
 	// stream on the same connection. Flow control is HTTP/2's: a side that does not read
 	// stops the sender of this stream and no other.
@@ -217,8 +217,8 @@ type NodeServer interface {
 	// Connect joins a node to the controller. The riklet asks for what its
 	// instances need and sends what it measured, and the controller announces sessions.
 	Connect(grpc.BidiStreamingServer[NodeMessage, ControllerMessage]) error
-	// Session carries one session: the log of a container, a command, a port, or an
-	// order to suspend or resume. A node needs no inbound port: the controller announces
+	// Session carries one session: the log of a container, a command, a port, an order to
+	// suspend or resume, or a request about the node's images. A node needs no inbound port: the controller announces
 	// the session with OpenSession on the node's Connect stream, and the riklet opens this
 	// stream on the same connection. Flow control is HTTP/2's: a side that does not read
 	// stops the sender of this stream and no other.

@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -39,7 +40,10 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget, m
 		return err
 	}
 	defer closePlain()
-	tr := tar.NewReader(layer.WithContext(ctx, plain))
+	return spoolLayout(tar.NewReader(layer.WithContext(ctx, plain)), dir, budget)
+}
+
+func spoolLayout(tr *tar.Reader, dir string, budget *layer.Budget) error {
 	for {
 		hdr, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -67,7 +71,8 @@ func unpackLayout(ctx context.Context, file, dir string, budget *layer.Budget, m
 }
 
 // plainArchive returns the path of an uncompressed docker-archive: file itself, or a copy below
-// tempDir.
+// tempDir. It also copies a file whose name contains a colon, which separates the image in a
+// reference.
 func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budget, m *meter) (string, error) {
 	f, size, err := openRegular(file)
 	if err != nil {
@@ -76,7 +81,7 @@ func plainArchive(ctx context.Context, file, tempDir string, budget *layer.Budge
 	defer func() { _ = f.Close() }()
 	m.begin(readingArchive, size)
 	plain, closePlain, compressed, err := decompress(bufio.NewReaderSize(m.file(f), readAhead))
-	if err != nil || !compressed {
+	if err != nil || !compressed && !strings.Contains(file, ":") {
 		return file, err
 	}
 	defer closePlain()

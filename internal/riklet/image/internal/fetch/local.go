@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
@@ -57,7 +59,8 @@ func (d *directory) GetBlob(_ context.Context, info types.BlobInfo, _ types.Blob
 }
 
 // openLayout opens the image with that tag in the OCI layout at dir, or the only image if the
-// tag is empty.
+// tag is empty. A tag of the form @N is the index of a manifest. References of users cannot have
+// it.
 func openLayout(dir, tag string) (*source, error) {
 	path := filepath.Join(dir, v1.ImageIndexFile)
 	data, err := readDocument(path)
@@ -84,6 +87,13 @@ func openLayout(dir, tag string) (*source, error) {
 // choose returns the first manifest of a layout with the tag and a known type. Other objects may
 // have the same tag.
 func choose(manifests []v1.Descriptor, tag string) (v1.Descriptor, error) {
+	if index, ok := strings.CutPrefix(tag, "@"); ok {
+		i, err := strconv.Atoi(index)
+		if err != nil || i < 0 || i >= len(manifests) {
+			return v1.Descriptor{}, fmt.Errorf("%w: the layout has no manifest %s", wire.ErrInvalidReference, index)
+		}
+		return manifests[i], nil
+	}
 	if tag == "" {
 		switch len(manifests) {
 		case 0:

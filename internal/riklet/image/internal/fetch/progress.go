@@ -109,6 +109,17 @@ func (m *meter) progress() wire.Progress {
 // file counts the bytes read from a file, at any offset.
 func (m *meter) file(f *os.File) *meteredFile { return &meteredFile{f, m} }
 
+// writer counts the bytes written to it.
+func (m *meter) writer() io.Writer { return meterWriter{m} }
+
+type meterWriter struct{ meter *meter }
+
+// Write implements io.Writer.
+func (w meterWriter) Write(p []byte) (int, error) {
+	w.meter.bytes.Add(int64(len(p)))
+	return len(p), nil
+}
+
 type meteredFile struct {
 	file  *os.File
 	meter *meter

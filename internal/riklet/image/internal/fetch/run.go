@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 
 	"rik.dev/rik/internal/riklet/image/internal/wire"
@@ -56,17 +57,35 @@ func Run(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 }
 
 func serve(ctx context.Context, req wire.Request, out *sender, acked <-chan struct{}) (*wire.Result, error) {
-	if req.Archive == nil {
+	m := &meter{}
+	var do func() (*wire.Result, error)
+	switch {
+	case req.Archive != nil:
+		do = func() (*wire.Result, error) {
+			unpacked, err := unpackArchive(ctx, *req.Archive, req.Limits, m)
+			return &wire.Result{Archive: unpacked}, err
+		}
+	case req.Open != nil:
+		do = func() (*wire.Result, error) {
+			opened, err := openFile(ctx, req, m)
+			return &wire.Result{Opened: opened}, err
+		}
+	case req.Export != nil:
+		do = func() (*wire.Result, error) {
+			out := os.NewFile(wire.StreamFile, "export")
+			n, err := export(ctx, req, out, m)
+			return &wire.Result{Exported: n}, errors.Join(err, out.Close())
+		}
+	default:
 		return (&puller{req: req, out: out, acked: acked}).pull(ctx)
 	}
-	m := &meter{}
 	stop := m.report(ctx, out)
-	unpacked, err := unpackArchive(ctx, *req.Archive, req.Limits, m)
+	result, err := do()
 	stop()
 	if err != nil {
 		return nil, err
 	}
-	return &wire.Result{Archive: unpacked}, nil
+	return result, nil
 }
 
 // explain replaces the error by the cause of the context's end. The original error, perhaps a

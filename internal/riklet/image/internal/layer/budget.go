@@ -143,6 +143,22 @@ func (b *Budget) SpooledReader(ctx context.Context, r io.Reader) io.Reader {
 	return &meteredReader{ctx: ctx, r: r, account: func(n int) error { return b.Spool(int64(n)) }}
 }
 
+// SpoolingWriter returns a writer to w that charges with Spool.
+func (b *Budget) SpoolingWriter(w io.Writer) io.Writer { return spoolingWriter{b, w} }
+
+type spoolingWriter struct {
+	budget *Budget
+	to     io.Writer
+}
+
+// Write implements io.Writer.
+func (w spoolingWriter) Write(p []byte) (int, error) {
+	if err := w.budget.Spool(int64(len(p))); err != nil {
+		return 0, err
+	}
+	return w.to.Write(p)
+}
+
 // WithContext makes reads from r fail once ctx has ended.
 func WithContext(ctx context.Context, r io.Reader) io.Reader {
 	return &meteredReader{ctx: ctx, r: r, account: func(int) error { return nil }}

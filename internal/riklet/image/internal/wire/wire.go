@@ -7,7 +7,9 @@
 //	child → store   Event{Progress}, Event{Layer}...
 //	child → store   Event{Result} or Event{Failure}, the last line
 //
-// A Request to unpack an Archive has only the first line, progress and the last line.
+// A Request to unpack an Archive, to Open a file with images or to Export an image has only the
+// first line, progress and the last line. The bytes of an archive go through the child's file
+// descriptor StreamFile.
 //
 // The store keeps the child's standard input open. When it is closed, the store is gone, and the
 // child stops.
@@ -118,7 +120,46 @@ type Request struct {
 	// Archive requests to unpack an archive instead of an image. Of the fields above, only
 	// Limits is used then.
 	Archive *Archive `json:",omitempty"`
+	// Open requests to find the images in a file. Of the fields above, only TempDir and Limits are
+	// used then.
+	Open *Open `json:",omitempty"`
+	// Export requests to write an image. Of the fields above, only LayersDir, TempDir and Limits
+	// are used then.
+	Export *Export `json:",omitempty"`
 }
+
+// Open is a file with images: an OCI layout or a docker archive in a tar archive, which may be
+// compressed.
+type Open struct {
+	// File is empty if the child reads the archive from its file descriptor StreamFile.
+	File string `json:",omitempty"`
+}
+
+// Opened has the images of such a file. A Request with the Transport and a Target pulls one of
+// them. The targets are below TempDir, or the file itself.
+type Opened struct {
+	Transport string
+	Images    []Packed
+}
+
+// Packed is one image in an archive.
+type Packed struct {
+	Target string
+	Names  []string // full references, as the archive has them
+	Tag    string   // of an image without a name; may be empty
+}
+
+// Export is an image to write as an OCI layout in a tar archive.
+type Export struct {
+	Reference    string // the name in the archive; may be empty
+	Config       v1.ImageConfig
+	Architecture string // empty means the node's
+	Chain        []digest.Digest
+}
+
+// StreamFile is the file descriptor from which the child reads the archive of an Open, and to which
+// it writes an Export.
+const StreamFile = 3
 
 // Archive is a file that is not an image: a tar or zip archive, or a compressed ext4 image.
 type Archive struct {
@@ -200,6 +241,10 @@ type Result struct {
 	Bytes        int64 // unpacked, shared layers included
 	// Archive is the result of a Request for an archive; the fields above are empty then.
 	Archive *Unpacked `json:",omitempty"`
+	// Opened is the result of a Request to open a file.
+	Opened *Opened `json:",omitempty"`
+	// Exported is the size of an export.
+	Exported int64 `json:",omitempty"`
 }
 
 // Failure is the end of a failed pull.
