@@ -35,6 +35,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/filters/body"
 	"rik.dev/rik/internal/apiserver/filters/protobuf"
 	"rik.dev/rik/internal/apiserver/filters/quantities"
 	"rik.dev/rik/internal/apiserver/filters/strategic"
@@ -117,6 +118,7 @@ func (c *chain) configure(cfg Config) error {
 	// Deprecation warnings to the loopback client have no reader.
 	generic.LoopbackClientConfig.WarningHandler = rest.NoWarnings{}
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
+	generic.LongRunningFunc = orImages(generic.LongRunningFunc)
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
 	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
 		behind := refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions)
@@ -155,6 +157,13 @@ func (c *chain) configure(cfg Config) error {
 	// There are no Services here whose endpoints this controller could probe.
 	c.aggregator.ExtraConfig.DisableRemoteAvailableConditionController = true
 	return nil
+}
+
+// orImages adds the requests for images of nodes to those that run long: archives are large.
+func orImages(long genericapirequest.LongRunningRequestCheck) genericapirequest.LongRunningRequestCheck {
+	return func(r *http.Request, info *genericapirequest.RequestInfo) bool {
+		return body.IsStream(info) || long(r, info)
+	}
 }
 
 // secure sets up authentication and authorization.

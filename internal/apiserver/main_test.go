@@ -40,7 +40,7 @@ var whoami = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 })
 
 // echo answers a log request with one line and a command with its input, and accepts every hold
-// request.
+// request. images answers requests about images.
 var echo = &registrytest.Node{
 	Opened: make(chan *nodev1.OpenSession, 64),
 	Script: func(s *registrytest.FarEnd, open *nodev1.OpenSession) *nodev1.SessionEnd {
@@ -50,6 +50,9 @@ var echo = &registrytest.Node{
 		}
 		if open.GetHold() != nil {
 			return &nodev1.SessionEnd{}
+		}
+		if open.GetImages() != nil {
+			return images(s, open.GetImages())
 		}
 		for {
 			d := s.Read()

@@ -2,10 +2,13 @@ package audit
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"rik.dev/rik/internal/rpc/nodeimage"
 )
 
 // class is the treatment of an event.
@@ -50,7 +53,7 @@ func sortOut(event *auditinternal.Event) class {
 		return denied
 	case isHousekeeping(event.ObjectRef):
 		return dropped
-	case changesSomething(event), isSensitive(event.ObjectRef):
+	case changesSomething(event), isSensitive(event.ObjectRef), isExport(event):
 		return recorded
 	default:
 		return dropped
@@ -77,6 +80,15 @@ func isSensitive(ref *auditinternal.ObjectReference) bool {
 		return false
 	}
 	return ref.APIGroup == "" && ref.Resource == "secrets" || slices.Contains(sensitive, ref.Subresource)
+}
+
+// isExport reports whether a user reads an image of a node.
+func isExport(event *auditinternal.Event) bool {
+	if event.ObjectRef == nil || event.ObjectRef.Subresource != nodeimage.Subresource {
+		return false
+	}
+	uri, err := url.ParseRequestURI(event.RequestURI)
+	return err != nil || uri.Query().Has(nodeimage.ParamExport)
 }
 
 // sourceOf returns the address from which the request came. A client can forge all addresses

@@ -27,11 +27,11 @@ import (
 
 // Config configures the stores.
 type Config struct {
-	// Authorizer decides who may write privileged workloads and who may run commands over
-	// WebSockets. If it is nil, both are refused.
+	// Authorizer decides who may write privileged workloads, who may run commands over WebSockets
+	// and who may export images. If it is nil, all of them are refused.
 	Authorizer authorizer.Authorizer
-	// Sessions connect to the nodes for log and exec. If it is nil, such requests are answered
-	// with 503.
+	// Sessions connect to the nodes for log, exec and images. If it is nil, such requests are
+	// answered with 503.
 	Sessions instance.Sessions
 	// NodePorts is the range of node ports that workloads may use. Zero means all.
 	NodePorts validation.NodePorts
@@ -90,7 +90,7 @@ func NewStores(getter generic.RESTOptionsGetter, c Config) (s Stores, err error)
 	if err != nil {
 		return s, err
 	}
-	if s.Nodes, err = node.NewStorage(getter); err != nil {
+	if s.Nodes, err = node.NewStorage(getter, node.Config{Sessions: c.Sessions, Authorizer: c.Authorizer}); err != nil {
 		return s, err
 	}
 	s.Tenants, err = tenant.NewStorage(getter)
@@ -112,6 +112,7 @@ func (s Stores) served() map[string]rest.Storage {
 		"instances/resume":      s.Instances.Resume,
 		"nodes":                 s.Nodes.Node,
 		"nodes/status":          s.Nodes.Status,
+		"nodes/images":          s.Nodes.Images,
 		"tenants":               s.Tenants.Tenant,
 		"tenants/status":        s.Tenants.Status,
 	}

@@ -9,10 +9,20 @@ import (
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/rpc/nodeimage"
 )
 
 // Max is the API server's own limit of a request's body, in bytes.
 const Max = 3 << 20
+
+// IsStream reports whether the body of a request is not a document: an archive with images, or the
+// credentials for an image.
+func IsStream(info *request.RequestInfo) bool {
+	return info != nil && info.APIGroup == rikv1alpha1.SchemeGroupVersion.Group && info.Resource == "nodes" && info.Subresource == nodeimage.Subresource
+}
 
 // Peek returns the body of a request and restores it, so that it can be read again. whole is
 // false if the body is longer than Max, which the server refuses.

@@ -24,7 +24,12 @@ import (
 func Wrap(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var gv schema.GroupVersion
-		if info, ok := request.RequestInfoFrom(r.Context()); ok {
+		info, ok := request.RequestInfoFrom(r.Context())
+		if ok && body.IsStream(info) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if ok {
 			gv = schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
 		}
 		if err := check(r); err != nil {

@@ -73,7 +73,7 @@ func Wrap(next http.Handler, cfg Config) http.Handler {
 func (f *filter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	info, ok := request.RequestInfoFrom(r.Context())
 	strictly := ok && f.groups.Has(info.APIGroup)
-	if !ok || !info.IsResourceRequest || !strictly && !f.bounded.Has(info.APIGroup) || !writes.Has(info.Verb) {
+	if !ok || !info.IsResourceRequest || body.IsStream(info) || !strictly && !f.bounded.Has(info.APIGroup) || !writes.Has(info.Verb) {
 		f.next.ServeHTTP(w, r)
 		return
 	}

@@ -12,22 +12,34 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver/apis/rik"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
+	"rik.dev/rik/internal/apiserver/registry/instance"
 	"rik.dev/rik/internal/apiserver/registry/store"
 )
 
-// Storage serves nodes and their status.
+// Storage serves nodes, their status and their images.
 type Storage struct {
 	Node   *store.REST
 	Status *store.Status
+	Images *Images
+}
+
+// Config connects nodes to the rest of the server.
+type Config struct {
+	// Sessions connect to the nodes, for their images. If it is nil, such requests are answered with
+	// 503.
+	Sessions instance.Sessions
+	// Authorizer decides who may export images. If it is nil, nobody may.
+	Authorizer authorizer.Authorizer
 }
 
 // NewStorage creates the storage.
-func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
+func NewStorage(getter generic.RESTOptionsGetter, c Config) (*Storage, error) {
 	s, err := store.New(getter, store.Options[*rik.Node]{
 		Plural: "nodes", Singular: "node",
 		New:      func() runtime.Object { return &rik.Node{} },
@@ -38,7 +50,10 @@ func NewStorage(getter generic.RESTOptionsGetter) (*Storage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Storage{Node: &store.REST{Store: s, Short: []string{"no"}}, Status: store.NewStatus(s, statusStrategy)}, nil
+	return &Storage{
+		Node: &store.REST{Store: s, Short: []string{"no"}}, Status: store.NewStatus(s, statusStrategy),
+		Images: &Images{nodes: s, sessions: c.Sessions, authorizer: c.Authorizer},
+	}, nil
 }
 
 var strategy = store.NewStrategy(store.Rules[*rik.Node]{
