@@ -64,7 +64,7 @@ var mayHaveInside = []string{"internal/apiserver", "internal/app", "internal/con
 // command.
 var rikctlShared = []string{
 	"internal/rikctl/access", "internal/rikctl/clierror", "internal/rikctl/cmdline", "internal/rikctl/config",
-	"internal/rikctl/manifest", "internal/rikctl/notranslate", "internal/rikctl/ownership", "internal/rikctl/printer",
+	"internal/rikctl/manifest", "internal/rikctl/notranslate", "internal/rikctl/ownership", "internal/rikctl/printer", "internal/rikctl/progress",
 	"internal/rikctl/rikctltest", "internal/rikctl/scheme", "internal/rikctl/target", "internal/rikctl/trouble",
 	"internal/rikctl/workloadkind",
 }
@@ -73,7 +73,7 @@ var rikctlShared = []string{
 // to the packages that all of them share. Commands do not import each other: the root composes them.
 var rikctlCommands = map[string][]string{
 	"apply": nil, "cluster": {"internal/multicluster/kubeconfig"}, "configcmd": nil, "create": nil, "debug": nil, "deletion": nil,
-	"describe": nil, "exec": nil, "get": nil, "lint": nil, "logs": nil,
+	"describe": nil, "exec": nil, "get": nil, "image": nil, "lint": nil, "logs": nil,
 	"negotiate": {"internal/multicluster/schema", "internal/multicluster/negotiation/plan"},
 	"node":      {"internal/rikctl/drain"}, "portforward": {"internal/rikctl/forward"}, "proxy": nil, "rollout": nil, "scale": nil,
 	"split": {"internal/multicluster/splitter"}, "suggest": nil, "token": nil, "top": nil, "versions": nil, "wait": nil, "why": nil,

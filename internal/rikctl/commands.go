@@ -25,6 +25,7 @@ import (
 	"rik.dev/rik/internal/rikctl/describe"
 	"rik.dev/rik/internal/rikctl/exec"
 	"rik.dev/rik/internal/rikctl/get"
+	"rik.dev/rik/internal/rikctl/image"
 	"rik.dev/rik/internal/rikctl/lint"
 	"rik.dev/rik/internal/rikctl/logs"
 	"rik.dev/rik/internal/rikctl/negotiate"
@@ -76,7 +77,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
-	add(groupOperate, node.NewCordonCommand(t.Factory), node.NewUncordonCommand(t.Factory), node.NewDrainCommand(t.Factory), node.NewTaintCommand(t.Factory), node.NewCommand(t.Factory), token.NewCommand(t.Factory))
+	add(groupOperate, node.NewCordonCommand(t.Factory), node.NewUncordonCommand(t.Factory), node.NewDrainCommand(t.Factory), node.NewTaintCommand(t.Factory), node.NewCommand(t.Factory), image.NewCommand(t.Factory), token.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory))
 	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), debug.NewCommand(t.Factory), proxy.NewCommand(t.Factory), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
