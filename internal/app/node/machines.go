@@ -38,7 +38,7 @@ func (o *Options) openCaches(log *slog.Logger) (*caches.Caches, error) {
 	return caches.Open(caches.Config{
 		StateDir: o.StateDir, RunDir: o.RunDir, ImageDir: o.ImageDir, Unpacker: o.Unpacker, MicroVMs: o.VMM != VMMNone,
 		Limits: limits, AllowHTTP: o.AllowHTTP, AllowNetworks: networks,
-		RegistriesConf: o.RegistriesConf, AuthFile: o.RegistriesAuth, CertDir: o.CertDir, Logger: log,
+		RegistriesDir: o.RegistriesDir, RegistriesConf: o.RegistriesConf, AuthFile: o.RegistriesAuth, CertDir: o.CertDir, Logger: log,
 	})
 }
 

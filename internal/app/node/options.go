@@ -56,6 +56,9 @@ type Options struct {
 	Runtimes                         map[string]string
 	// CgroupParent separates the instances of several nodes on one machine.
 	CgroupParent   string
+	// RegistriesDir may have registries.conf, certs.d and auth.json. Each of them is used if the
+	// setting below is empty.
+	RegistriesDir  string
 	RegistriesConf string
 	CertDir        string
 	// RegistriesAuth has the node's own credentials for registries. The pulls of every tenant
@@ -97,13 +100,16 @@ const (
 	NetworkNone  = "none"  // no network
 )
 
-// DefaultImageDir is the default of Options.ImageDir.
-const DefaultImageDir = "/var/lib/rik/images"
+// Defaults of Options.ImageDir and Options.RegistriesDir.
+const (
+	DefaultImageDir      = "/var/lib/rik/images"
+	DefaultRegistriesDir = "/etc/rik"
+)
 
 // DefaultOptions returns the options of the only node on a machine.
 func DefaultOptions() Options {
 	return Options{
-		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, ImageDir: DefaultImageDir, Address: os.Getenv("IFACE_IP"), Interface: os.Getenv("IFACE"), Network: NetworkAuto,
+		StateDir: riklet.DefaultStateDir, RunDir: riklet.DefaultRunDir, ImageDir: DefaultImageDir, RegistriesDir: DefaultRegistriesDir, Address: os.Getenv("IFACE_IP"), Interface: os.Getenv("IFACE"), Network: NetworkAuto,
 		VMM: VMMAuto, Kernel: os.Getenv("KERNEL_LOCATION"), Firecracker: os.Getenv("FIRECRACKER_LOCATION"),
 	}
 }
@@ -127,14 +133,15 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "maximum size of the download of an image or a Function")
 	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "maximum number of files, directories and links of an image or a Function")
 	s.StringVar(&o.ImageDir, "image-dir", o.ImageDir, "directory of image archives (OCI layouts or docker archives in tar files, plain or compressed), which the node loads when it starts; \"\" for none")
-	s.StringVar(&o.RegistriesConf, "registries-conf", "", "file of containers-registries.conf(5); by default the system's file")
-	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it; pulls of all tenants without a secret use it; none by default")
+	s.StringVar(&o.RegistriesDir, "registries-dir", o.RegistriesDir, "directory with settings for registries, which each pull reads again: registries.conf, auth.json and certs.d; each of them is optional")
+	s.StringVar(&o.RegistriesConf, "registries-conf", "", "file of containers-registries.conf(5) with mirrors; by default registries.conf in --registries-dir, or else the system's file")
+	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it; pulls of all tenants without a secret use it; by default auth.json in --registries-dir, or else none")
 	s.StringVar(&o.Network, "network", o.Network, "network between instances: auto, vxlan or none. auto uses routes to nodes on the same link, and VXLAN to others. vxlan always uses VXLAN, for clouds that drop packets with instances' addresses. With none, instances have only a loopback interface")
 	s.StringSliceVar(&o.NetworkAllowFrom, "network-allow-from", nil, "address ranges outside the cluster that may use instances, cluster IPs and names through this node, such as 192.168.0.0/16")
 	s.BoolVar(&o.AllowHTTP, "allow-http", false, "allow downloads of Functions without TLS")
 	s.StringSliceVar(&o.AllowFetch, "allow-fetch", nil, "private networks from which Functions, Apps and images may be downloaded, such as 10.0.0.0/8")
 	s.BoolVar(&o.AllowRootApps, "allow-root-apps", false, "allow Apps that request to run as root")
-	s.StringVar(&o.CertDir, "registries-certs", "", "directory with the certificates of registries; /etc/containers/certs.d by default")
+	s.StringVar(&o.CertDir, "registries-certs", "", "directory with the certificates of registries, of containers-certs.d(5); by default certs.d in --registries-dir, or else /etc/containers/certs.d")
 }
 
 // addDirFlags adds the flags that a purge also needs.

@@ -13,6 +13,7 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/executable"
 	"rik.dev/rik/internal/riklet"
+	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/runner/oci"
 )
@@ -112,7 +113,8 @@ func (o *Options) validateRuntimes() []error {
 	return problems
 }
 
-// validateRegistries validates the files that the unpacker reads at each pull.
+// validateRegistries validates the files that the unpacker reads at each pull. A mistake that is made
+// while the node runs makes pulls fail.
 func (o *Options) validateRegistries() []error {
 	var problems []error
 	for _, f := range []struct {
@@ -135,6 +137,14 @@ func (o *Options) validateRegistries() []error {
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s %s: %w; remove the flag to use the system's file", f.flag, f.path, err))
 		}
+	}
+	if len(problems) > 0 || o.Unpacker == "" {
+		return problems
+	}
+	if err := image.CheckRegistries(context.Background(), image.Config{
+		Unpacker: []string{o.Unpacker}, RegistriesDir: o.RegistriesDir, RegistriesConf: o.RegistriesConf, AuthFile: o.RegistriesAuth, CertDir: o.CertDir,
+	}); err != nil {
+		problems = append(problems, err)
 	}
 	return problems
 }

@@ -45,9 +45,10 @@ type Config struct {
 	// networks for those downloads and for images.
 	AllowHTTP     bool
 	AllowNetworks []netip.Prefix
-	// RegistriesConf, AuthFile and CertDir are as in image.Config.
-	RegistriesConf, AuthFile, CertDir string
-	Logger                            *slog.Logger
+	// These are as in image.Config.
+	RegistriesDir, RegistriesConf, AuthFile, CertDir string
+
+	Logger *slog.Logger
 }
 
 // Caches are the open caches of a node.
@@ -72,7 +73,7 @@ func Open(c Config) (*Caches, error) {
 func (s *Caches) open(c Config) (err error) {
 	s.Images, err = image.Open(image.Config{
 		Root: filepath.Join(c.StateDir, imagesDir), Unpacker: []string{c.Unpacker}, Limits: c.Limits,
-		RegistriesConf: c.RegistriesConf, AuthFile: c.AuthFile, CertDir: c.CertDir, AllowNetworks: c.AllowNetworks, Logger: c.Logger,
+		RegistriesDir: c.RegistriesDir, RegistriesConf: c.RegistriesConf, AuthFile: c.AuthFile, CertDir: c.CertDir, AllowNetworks: c.AllowNetworks, Logger: c.Logger,
 	})
 	if err != nil {
 		return err

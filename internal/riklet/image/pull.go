@@ -129,18 +129,15 @@ func (s *Store) unpack(ctx context.Context, u unpacking) (_ *record, err error) 
 		progress.Of(ctx).Begin(now)
 	}}
 	defer c.unpin()
-	result, err := c.run(ctx, wire.Request{
-		Transport:      u.transport,
-		Target:         u.target,
-		Auth:           u.auth,
-		LayersDir:      s.path(layersDir),
-		TempDir:        dir,
-		Limits:         s.cfg.Limits.WithDefaults(),
-		CertDir:        s.cfg.CertDir,
-		RegistriesConf: s.cfg.RegistriesConf,
-		AuthFile:       s.cfg.AuthFile,
-		AllowNetworks:  s.cfg.AllowNetworks,
-	})
+	result, err := c.run(ctx, s.cfg.withRegistries(wire.Request{
+		Transport:     u.transport,
+		Target:        u.target,
+		Auth:          u.auth,
+		LayersDir:     s.path(layersDir),
+		TempDir:       dir,
+		Limits:        s.cfg.Limits.WithDefaults(),
+		AllowNetworks: s.cfg.AllowNetworks,
+	}))
 	if err != nil {
 		return nil, err
 	}

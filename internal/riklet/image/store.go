@@ -50,6 +50,9 @@ type Config struct {
 	// AuthFile has credentials for registries in the format of docker login. Every pull without
 	// a secret of its own uses them; "" means none.
 	AuthFile string
+	// RegistriesDir is a directory that may have registries.conf, certs.d and auth.json. Each of them
+	// is used if it exists and the field above is empty. Pulls read all of these files again.
+	RegistriesDir string
 	// AllowNetworks lists networks that pulls may always connect to. Other pulls reach public
 	// addresses, private networks if the registry is in one, and the registries that CertDir and
 	// RegistriesConf name.

@@ -65,6 +65,8 @@ func serve(ctx context.Context, req wire.Request, out *sender, acked <-chan stru
 			unpacked, err := unpackArchive(ctx, *req.Archive, req.Limits, m)
 			return &wire.Result{Archive: unpacked}, err
 		}
+	case req.Check:
+		do = func() (*wire.Result, error) { return &wire.Result{}, checkRegistries(req) }
 	case req.Open != nil:
 		do = func() (*wire.Result, error) {
 			opened, err := openFile(ctx, req, m)

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"go.podman.io/image/v5/docker"
 	dockerarchive "go.podman.io/image/v5/docker/archive"
+	"go.podman.io/image/v5/pkg/sysregistriesv2"
 	"go.podman.io/image/v5/types"
 
 	"rik.dev/rik/internal/riklet/image/internal/layer"
@@ -132,11 +133,19 @@ func openRegistry(ctx context.Context, req wire.Request, sys *types.SystemContex
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", wire.ErrInvalidReference, err)
 	}
+	// The files may have changed since the node started.
+	if err := checkRegistries(req); err != nil {
+		return nil, err
+	}
 	if sys.DockerAuthConfig, err = credentials(req.Auth, named); err != nil {
 		return nil, err
 	}
 	// Registries must use TLS, except on this machine. registries.conf can allow more.
-	if isLoopback(reference.Domain(named)) {
+	here, err := onlyHere(named, sys)
+	if err != nil {
+		return nil, err
+	}
+	if here {
 		sys.DockerInsecureSkipTLSVerify = types.OptionalBoolTrue
 	}
 	ref, err := docker.NewReference(named)
@@ -156,6 +165,19 @@ func openRegistry(ctx context.Context, req wire.Request, sys *types.SystemContex
 		s.top.Digest = digested.Digest()
 	}
 	return s, nil
+}
+
+// onlyHere reports whether a pull asks only registries on this machine. The library's setting for a
+// pull without TLS also applies to mirrors.
+func onlyHere(named reference.Named, sys *types.SystemContext) (bool, error) {
+	if !isLoopback(reference.Domain(named)) {
+		return false, nil
+	}
+	configured, err := sysregistriesv2.FindRegistry(sys, named.Name())
+	if err != nil {
+		return false, fmt.Errorf("reading the node's configuration of registries: %w", err)
+	}
+	return configured == nil || len(configured.Mirrors) == 0 && (configured.Location == "" || isLoopback(configured.Location)), nil
 }
 
 func isLoopback(domain string) bool {

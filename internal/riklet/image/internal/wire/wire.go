@@ -7,8 +7,8 @@
 //	child → store   Event{Progress}, Event{Layer}...
 //	child → store   Event{Result} or Event{Failure}, the last line
 //
-// A Request to unpack an Archive, to Open a file with images or to Export an image has only the
-// first line, progress and the last line. The bytes of an archive go through the child's file
+// A Request to unpack an Archive, to Open a file with images, to Export an image or to Check
+// settings has only the first line, progress and the last line. The bytes of an archive go through the child's file
 // descriptor StreamFile.
 //
 // The store keeps the child's standard input open. When it is closed, the store is gone, and the
@@ -123,6 +123,9 @@ type Request struct {
 	// Open requests to find the images in a file. Of the fields above, only TempDir and Limits are
 	// used then.
 	Open *Open `json:",omitempty"`
+	// Check requests to validate the settings for registries. Of the fields above, only CertDir,
+	// RegistriesConf, AuthFile and Limits are used then.
+	Check bool `json:",omitempty"`
 	// Export requests to write an image. Of the fields above, only LayersDir, TempDir and Limits
 	// are used then.
 	Export *Export `json:",omitempty"`
