@@ -42,6 +42,17 @@ var guideLeaves = map[string]string{
 	"Clean up":                    "removes the machine's own cluster",
 }
 
+// airgapRuns and airgapLeaves are the same for docs/airgap.md.
+var (
+	airgapRuns = map[string]bool{
+		"A sample archive": true, "Import images": true, "Load images when a node starts": true, "Deploy": true, "See and remove images": true,
+	}
+	airgapLeaves = map[string]string{
+		"What to carry over": "needs a registry in the internet: the formats are tested in internal/riklet/image",
+		"Install rik":        "needs another machine: TestPrivilegedInstall",
+	}
+)
+
 // block is a fenced block of code.
 type block struct{ section, language, text string }
 
@@ -66,30 +77,35 @@ func blocksOf(page string) []block {
 	}
 }
 
-// TestGuideSectionsAreKnown fails for a section of the guide with commands that is in neither
-// of the two tables.
+// TestGuideSectionsAreKnown fails for a section of a page with commands that is in neither of its
+// two tables.
 func TestGuideSectionsAreKnown(t *testing.T) {
 	t.Parallel()
-	seen := map[string]bool{}
-	for _, b := range readGuide(t) {
-		if b.language != "sh" {
-			continue
+	for name, page := range map[string]struct {
+		runs   map[string]bool
+		leaves map[string]string
+	}{"guide.md": {guideRuns, guideLeaves}, "airgap.md": {airgapRuns, airgapLeaves}} {
+		seen := map[string]bool{}
+		for _, b := range readPage(t, name) {
+			if b.language != "sh" {
+				continue
+			}
+			seen[b.section] = true
+			if !page.runs[b.section] && page.leaves[b.section] == "" {
+				t.Errorf("docs/%s: no table has the commands of %q", name, b.section)
+			}
 		}
-		seen[b.section] = true
-		if !guideRuns[b.section] && guideLeaves[b.section] == "" {
-			t.Errorf("docs/guide.md: the commands of %q are neither in guideRuns nor in guideLeaves", b.section)
-		}
-	}
-	for section := range guideRuns {
-		if !seen[section] {
-			t.Errorf("docs/guide.md has no section %q with commands", section)
+		for section := range page.runs {
+			if !seen[section] {
+				t.Errorf("docs/%s has no section %q with commands", name, section)
+			}
 		}
 	}
 }
 
-func readGuide(t *testing.T) []block {
+func readPage(t *testing.T, name string) []block {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/guide.md")
+	page, err := os.ReadFile("../../docs/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +123,7 @@ func TestPrivilegedGuide(t *testing.T) {
 	writeSamples(t, c, filepath.Join(images, "hello"))
 	paths := strings.NewReplacer("/var/lib/rik-images", images, "/var/lib/rik/data", c.DataDir())
 	work := t.TempDir()
-	for _, b := range readGuide(t) {
+	for _, b := range readPage(t, "guide.md") {
 		text := paths.Replace(b.text)
 		switch {
 		case b.language == "yaml":
@@ -156,7 +172,7 @@ func runBlock(t *testing.T, c *rikcluster.Cluster, dir, section, text string) {
 	}, "\n")
 	out := rikcluster.Command(t, "bash", "-c", script)
 	if out.Err != nil {
-		t.Fatalf("docs/guide.md, %q: %v", section, out.Err)
+		t.Fatalf("section %q: %v", section, out.Err)
 	}
 	t.Logf("%s:\n%s", section, out.Stdout)
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -154,7 +155,7 @@ func (c *Cluster) StartComponent(name string) *Process {
 
 // command returns the command line of a component.
 func (c *Cluster) command(name string) (program string, args []string) {
-	state := append(c.dirs(), "--node-name", "node-1")
+	state := slices.Concat(c.dirs(), c.settings(), []string{"--node-name", "node-1"})
 	switch name {
 	case "server":
 		args = []string{"server", "--data-dir", c.DataDir()}
@@ -182,6 +183,14 @@ func (c *Cluster) command(name string) (program string, args []string) {
 func (c *Cluster) dirs() []string {
 	return c.withVMM("--state-dir", c.StateDir(), "--run-dir", c.RunDir(), "--cgroup-parent", "/"+filepath.Base(c.Dir))
 }
+
+// settings returns flags that keep the node from the settings of this machine.
+func (c *Cluster) settings() []string {
+	return []string{"--image-dir", c.ImageDir(), "--registries-dir", filepath.Join(c.Dir, "etc")}
+}
+
+// ImageDir returns the directory of image archives of the first node. It does not exist at first.
+func (c *Cluster) ImageDir() string { return filepath.Join(c.Dir, "archives") }
 
 func (c *Cluster) withVMM(args ...string) []string {
 	if c.options.MicroVMs {

@@ -44,6 +44,7 @@ func (m *Machine) Start() {
 	m.c.tb.Helper()
 	args := append([]string{
 		"--server", "https://" + ServerAddress + ":5000", "--token-file", m.c.TokenFile(), "--node-name", m.Name, "--node-address", m.Address,
+		"--image-dir", filepath.Join(m.c.Dir, m.Name, "archives"), "--registries-dir", filepath.Join(m.c.Dir, "etc"),
 	}, m.dirs()...)
 	program, args := m.inside(filepath.Join(m.c.Bin, "riklet"), append(args, m.args...)...)
 	m.c.processes[m.Name] = startProcess(m.c.tb, m.Name, filepath.Join(m.c.Dir, m.Name+".log"), program, args...)
