@@ -55,7 +55,7 @@ type Options struct {
 	AllowOldRunc                     bool
 	Runtimes                         map[string]string
 	// CgroupParent separates the instances of several nodes on one machine.
-	CgroupParent   string
+	CgroupParent string
 	// RegistriesDir may have registries.conf, certs.d and auth.json. Each of them is used if the
 	// setting below is empty.
 	RegistriesDir  string
@@ -132,10 +132,10 @@ func (o *Options) AddFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.ImageMaxSize, "image-max-size", "16Gi", "maximum size of an unpacked image or Function")
 	s.StringVar(&o.ImageMaxDownload, "image-max-download", "8Gi", "maximum size of the download of an image or a Function")
 	s.Int64Var(&o.ImageMaxEntries, "image-max-entries", image.DefaultEntries, "maximum number of files, directories and links of an image or a Function")
-	s.StringVar(&o.ImageDir, "image-dir", o.ImageDir, "directory of image archives (OCI layouts or docker archives in tar files, plain or compressed), which the node loads when it starts; \"\" for none")
-	s.StringVar(&o.RegistriesDir, "registries-dir", o.RegistriesDir, "directory with settings for registries, which each pull reads again: registries.conf, auth.json and certs.d; each of them is optional")
+	s.StringVar(&o.ImageDir, "image-dir", o.ImageDir, "directory of image archives, which the node loads when it starts: OCI layouts or docker archives in tar files, plain or compressed; \"\" for none")
+	s.StringVar(&o.RegistriesDir, "registries-dir", o.RegistriesDir, "directory with settings for registries, which each pull reads again: registries.conf, auth.json and certs.d")
 	s.StringVar(&o.RegistriesConf, "registries-conf", "", "file of containers-registries.conf(5) with mirrors; by default registries.conf in --registries-dir, or else the system's file")
-	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it; pulls of all tenants without a secret use it; by default auth.json in --registries-dir, or else none")
+	s.StringVar(&o.RegistriesAuth, "registries-auth", "", "file with credentials for registries, as docker login writes it. All tenants' pulls without a secret use it. By default auth.json in --registries-dir")
 	s.StringVar(&o.Network, "network", o.Network, "network between instances: auto, vxlan or none. auto uses routes to nodes on the same link, and VXLAN to others. vxlan always uses VXLAN, for clouds that drop packets with instances' addresses. With none, instances have only a loopback interface")
 	s.StringSliceVar(&o.NetworkAllowFrom, "network-allow-from", nil, "address ranges outside the cluster that may use instances, cluster IPs and names through this node, such as 192.168.0.0/16")
 	s.BoolVar(&o.AllowHTTP, "allow-http", false, "allow downloads of Functions without TLS")

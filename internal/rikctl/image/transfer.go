@@ -112,9 +112,9 @@ func (t *tool) importCommand() *cobra.Command {
 		Use:   "import FILE",
 		Short: "Import the images of an archive onto nodes",
 		Long: `Import all images of an archive onto nodes. The archive is an OCI layout or a docker
-archive in a tar file, plain or compressed with gzip or zstd, as "docker save",
-"podman save", "skopeo copy" and "rikctl image export" write it. With - it is read from
-standard input.
+archive in a tar file, plain or compressed with gzip or zstd. "docker save",
+"podman save", "skopeo copy" and "rikctl image export" write such archives. With - it is
+read from standard input.
 
 The images have the names that the archive gives them. If it gives only a tag, --name
 sets the repository; if it has one image, --name sets its whole name. A node does not

@@ -129,7 +129,7 @@ func (s *Store) askWithInput(ctx context.Context, req wire.Request, r io.ReadClo
 	return result, err
 }
 
-// sourceReader keeps the error of its source, so that it can be told from that of a destination.
+// sourceReader keeps the error of its source, to distinguish it from that of the destination.
 type sourceReader struct {
 	r   io.Reader
 	err error

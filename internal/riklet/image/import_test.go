@@ -434,7 +434,7 @@ func TestRemove(t *testing.T) {
 	if err != nil || len(results) != 2 {
 		t.Fatal(results, err)
 	}
-	// Both have the same layers, which stay until nobody needs them. A collection leaves imported
+	// Both have the same layers, which stay until the last image is removed. A collection leaves imported
 	// images alone.
 	if _, err := s.Collect(t.Context(), CollectPolicy{Now: time.Now().Add(time.Hour)}); err != nil || len(s.Images()) != 2 {
 		t.Errorf("Collect() left %v, %v, want both imported images", s.Images(), err)
@@ -498,7 +498,7 @@ func TestLoadArchives(t *testing.T) {
 	if s, problems, imports = start(t); imports != 0 || len(problems) != 1 {
 		t.Errorf("the second start imported %d archives with the problems %v, want none and c.tar refused", imports, problems)
 	}
-	// An image that somebody removed comes back with the next start.
+	// A removed image comes back with the next start.
 	if _, err := s.Remove(t.Context(), "app:1"); err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func withDir(dir string) func(*Config) {
 	return func(c *Config) { c.RegistriesDir, c.RegistriesConf, c.AllowNetworks = dir, "", nil }
 }
 
-// dead returns a loopback address on which nobody listens.
+// dead returns a loopback address on which no process listens.
 func dead(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

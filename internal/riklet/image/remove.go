@@ -45,7 +45,7 @@ func (s *Store) find(name string) (*record, error) {
 
 // recordLocked returns the record of a reference. A digest also finds an image of that repository
 // that has a tag on this node, because imported images have tags: the content is the same. It
-// returns nil if there is none.
+// returns nil if the node does not have the image.
 func (s *Store) recordLocked(canonical string) *record {
 	if r, ok := s.records[canonical]; ok {
 		return r

@@ -9,7 +9,7 @@
 //	DELETE ?reference=REFERENCE  Removed
 //
 // The verbs of RBAC are get, create and delete on nodes/images. An export shows the files of an
-// image, also of one that was pulled with somebody's credentials. It needs the verb export too.
+// image, also of one that was pulled with the credentials of another user. It needs the verb export too.
 package nodeimage
 
 import "time"

@@ -34,7 +34,7 @@ type Config struct {
 	// Sessions connect to the nodes, for their images. If it is nil, such requests are answered with
 	// 503.
 	Sessions instance.Sessions
-	// Authorizer decides who may export images. If it is nil, nobody may.
+	// Authorizer decides who may export images. If it is nil, no user may.
 	Authorizer authorizer.Authorizer
 }
 

@@ -109,7 +109,7 @@ func checkConf(file string) error {
 	return errors.Join(errs...)
 }
 
-// lineOfKey returns the first line that sets a key or opens its table. It is 0 if there is none.
+// lineOfKey returns the first line that sets a key or opens its table. It is 0 if no line does.
 func lineOfKey(data []byte, key string) int {
 	quoted := regexp.QuoteMeta(key)
 	at := regexp.MustCompile(`(?m)^[ \t]*(["']?` + quoted + `["']?[ \t]*=|\[+[^\]\n]*\b` + quoted + `["']?[ \t]*\])`).FindIndex(data)
