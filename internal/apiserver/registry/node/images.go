@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -30,7 +29,7 @@ import (
 // Images serves the images of a node; see package nodeimage. It passes requests to the node and does
 // not interpret the node's answers.
 type Images struct {
-	nodes      *genericregistry.Store
+	nodes      rest.Getter
 	sessions   instance.Sessions
 	authorizer authorizer.Authorizer
 }
