@@ -109,6 +109,10 @@ func (s *imageServer) serve(w http.ResponseWriter, r *http.Request, node string)
 		name := cmp.Or(query.Get(nodeimage.ParamPull)+query.Get(nodeimage.ParamImport), "some:1")
 		line(nodeimage.Event{Progress: &nodeimage.Progress{Text: "working on \x1b[31m" + name, Bytes: 34 << 20, Total: 120 << 20}})
 		line(nodeimage.Event{Image: &nodeimage.Image{Reference: name, Digest: "sha256:abc", Bytes: 5 << 20}})
+		if name == "away:1" {
+			line(nodeimage.Event{Done: &nodeimage.Done{Error: "dial tcp 192.0.2.1:443: connect: network is unreachable"}})
+			return
+		}
 		if strings.Contains(string(body), "half") {
 			line(nodeimage.Event{Failed: &nodeimage.Failure{Error: "no name"}})
 			line(nodeimage.Event{Done: &nodeimage.Done{Error: "1 of 2 images were not imported"}})
@@ -167,6 +171,10 @@ func TestImagePull(t *testing.T) {
 	}
 	run("", "pull", "app:1").check(t, clierror.ExitUnreachable, "node n3", "is not connected", "node/n1: pulled app:1")
 	run("", "pull", "lost:1", "--node", "n1").check(t, clierror.ExitError, "node n1: the connection was lost before the end")
+	// The node cannot reach the registry. That is not about the server.
+	if r := run("", "pull", "away:1", "--node", "n1"); r.code != clierror.ExitError || strings.Contains(r.err, "next:") {
+		t.Errorf("a registry that the node does not reach = %+v, want no advice about the server", r)
+	}
 	run("", "pull", "app:1", "--secret", "none", "-n", "team").check(t, clierror.ExitNotFound)
 	r = run("", "pull", "app:1", "--node", "n1", "-o", "json")
 	r.check(t, clierror.ExitOK)

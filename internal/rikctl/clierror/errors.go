@@ -32,6 +32,16 @@ func NotFound(err error) AbsentError { return AbsentError{err} }
 // Unwrap returns the error itself.
 func (a AbsentError) Unwrap() error { return a.error }
 
+// NodeError is an error that a node reported. Its text says nothing about the connection to the
+// server.
+type NodeError struct{ error }
+
+// FromNode makes an error a NodeError.
+func FromNode(err error) NodeError { return NodeError{err} }
+
+// Unwrap returns the error itself.
+func (e NodeError) Unwrap() error { return e.error }
+
 // AboveOne is an error of a command for which exit code 1 has another meaning.
 type AboveOne struct{ error }
 

@@ -129,6 +129,9 @@ func outcomeOfTyped(err error, server string) Outcome {
 		o.Text = "error: " + err.Error()
 		return o
 	}
+	if reported := (NodeError{}); errors.As(err, &reported) {
+		return Outcome{Code: ExitError, Text: "error: " + err.Error()}
+	}
 	if text, known := cmdutil.StandardErrorMessage(err); known {
 		return outcomeOfText(text, ExitError, server)
 	}

@@ -353,7 +353,7 @@ func (w *watcher) follow(ctx context.Context) error {
 		w.print(e, w.text(e))
 		if e.Done != nil {
 			if e.Done.Error != "" {
-				return errors.New(printers.EscapeTerminal(e.Done.Error))
+				return clierror.FromNode(errors.New(printers.EscapeTerminal(e.Done.Error)))
 			}
 			return nil
 		}

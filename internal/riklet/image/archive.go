@@ -94,7 +94,9 @@ func ask(work *progress.Work, req wire.Request, stdin io.Writer, stdout io.Reade
 		}
 		switch {
 		case e.Progress != nil:
-			work.Set(e.Progress.Bytes, e.Progress.Total)
+			now := work.Progress()
+			now.Step, now.Bytes, now.Total = e.Progress.Step, e.Progress.Bytes, e.Progress.Total
+			work.Begin(now)
 		case e.Failure != nil:
 			return nil, e.Failure.Err()
 		case e.Result != nil:

@@ -26,6 +26,7 @@ import (
 
 	"rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
+	"rik.dev/rik/internal/riklet/progress"
 	"rik.dev/rik/internal/testkit/ociimage"
 )
 
@@ -248,6 +249,36 @@ func TestImportEndsWithItsStream(t *testing.T) {
 		t.Errorf("Import() of a silent stream = %v, want %v", err, context.DeadlineExceeded)
 	}
 	requireNothingLeft(t, s, 0)
+}
+
+// The progress of an import has its step and the bytes that have arrived.
+func TestImportSaysHowFarItIs(t *testing.T) {
+	t.Parallel()
+	s := open(t, nil)
+	in, out := io.Pipe()
+	work := &progress.Work{}
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Import(progress.With(t.Context(), work), ImportRequest{Stream: in})
+		done <- err
+	}()
+	if _, err := out.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	want := progress.Progress{What: "importing", Step: "receiving the archive", Bytes: 1000}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		now := work.Progress()
+		if now.Idle = 0; now == want {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the progress is %+v, want %+v", now, want)
+		}
+	}
+	_ = out.Close()
+	if err := <-done; !errors.Is(err, ErrRefused) {
+		t.Errorf("Import() of zeros = %v, want %v", err, ErrRefused)
+	}
 }
 
 func textTar(tb testing.TB, files map[string]string) []byte {
