@@ -147,7 +147,7 @@ func TestImagesOfANode(t *testing.T) {
 			}
 			var body io.Reader
 			if tc.body != nil {
-				body = io.MultiReader(bytes.NewReader(tc.body)) // nobody knows its length
+				body = io.MultiReader(bytes.NewReader(tc.body)) // a reader without a length
 			}
 			got, err := c.do(t.Context(), tc.verb, node, tc.parameter, tc.value, tc.mediaType, body)
 			if tc.failed != nil {

@@ -216,7 +216,7 @@ func TestImageImport(t *testing.T) {
 	s.received = map[string]string{}
 	run(archive, "import", "-").check(t, clierror.ExitUnreachable, "node n3", "node/n1: imported", "node/n2: imported")
 	if s.received["n2"] != archive {
-		t.Errorf("beside a node that fails, n2 received %d bytes", len(s.received["n2"]))
+		t.Errorf("when another node fails, n2 received %d bytes", len(s.received["n2"]))
 	}
 	run("half", "import", "-", "--node", "n1").check(t, clierror.ExitError, "node/n1: not imported: no name", "node n1: 1 of 2 images were not imported")
 	run("", "import", filepath.Join(t.TempDir(), "none")).check(t, clierror.ExitUsage, "no such file")
@@ -255,7 +255,7 @@ func TestImageRm(t *testing.T) {
 	run("", "rm", "app:1", "none:1").check(t, clierror.ExitUnreachable, "node/n2: removed", "is not connected")
 }
 
-// A stream that nobody reads any more does not block the others.
+// A stream without a reader does not block the command.
 func TestImageImportGivesUpOnAllNodes(t *testing.T) {
 	t.Parallel()
 	_, run := newImageServer(t)
