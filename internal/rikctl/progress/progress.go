@@ -41,7 +41,7 @@ func New(out io.Writer, quiet bool) *Display {
 // IsTerminal reports whether a stream is a terminal.
 func IsTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // descriptors are small
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Close ends the display. All tasks must have ended.
