@@ -114,8 +114,7 @@ func settingsOf(p layout.Package, bundle, version, arch, scratch string, date ti
 		Name: string(p), Arch: arch, Platform: "linux", Version: version, VersionSchema: "none", Section: "admin", Priority: "optional",
 		Maintainer: maintainer, Homepage: "https://rik.dev/rik", License: "Apache-2.0", Description: descriptions[p], MTime: date,
 		RPM: map[string]any{"group": "System Environment/Base", "buildhost": "rik", "compression": "zstd"},
-		// dpkg reads zstd since Debian 12 and Ubuntu 18.04.
-		Deb: map[string]any{"compression": "zstd"},
+		Deb: map[string]any{"compression": "xz"},
 	}
 	if key := os.Getenv("RIK_SIGNING_KEY"); key != "" {
 		// nfpm reads the passphrase from NFPM_PASSPHRASE.

@@ -83,7 +83,7 @@ func TestMeetTable(t *testing.T) {
 			// without a meet is dropped and reported.
 			name: "any property of an incompatible schema", existing: `{type: object, properties: {p: {type: string}, q: {type: object, properties: {sub: {type: string}}}}}`,
 			offered:   `{type: object, additionalProperties: {type: string}}`,
-			obstacles: []string{".spec.q: it is an object (what is served), a string (east)"}, meet: existing,
+			obstacles: []string{".spec.q: it is an object (the served schema), a string (east)"}, meet: existing,
 		},
 		{name: "any property", existing: existing, offered: `{type: object, additionalProperties: true}`, meet: `{type: object, properties: {p: {type: string}}}`},
 		{name: "more properties with a number", existing: `{type: object, properties: {p: {type: number}}}`, offered: `{type: object, properties: {p: {type: number}, new: {type: number}}}`, meet: `{type: object, properties: {p: {type: number}}}`},
@@ -198,7 +198,7 @@ func TestPropertiesAgainstNone(t *testing.T) {
 
 func TestAnEmptyObjectIsNotAnything(t *testing.T) {
 	t.Parallel()
-	check(t, `{type: object}`, `{type: object, required: [p], properties: {p: {type: string}}}`, []string{".spec.p: there is no such property in what is served; .spec.p is required"}, "")
+	check(t, `{type: object}`, `{type: object, required: [p], properties: {p: {type: string}}}`, []string{".spec.p: there is no such property in the served schema; .spec.p is required"}, "")
 }
 
 func TestNestedPropertiesOfOpenNodesAreCompared(t *testing.T) {

@@ -308,7 +308,7 @@ func TestSummaryNamesMicroVMs(t *testing.T) {
 	t.Parallel()
 	s := cluster(testNode("a"), testNode("b"), testNode("c", runs(rikv1alpha1.KindFunction), func(n *Node) { n.Unschedulable = true }))
 	d := Place(s, Request{Shape: testShape(t, "vm", 0, virtual)})
-	const want = "0 of 3 nodes fit: 2 unable to run microVMs, 1 unschedulable"
+	const want = "0 of 3 nodes fit: 2 not able to run microVMs, 1 unschedulable"
 	if d.Node != "" || d.Reason != "MicroVMsNotSupported" || d.Message != want {
 		t.Errorf("Place() = %+v, want nowhere because %q", d, want)
 	}
