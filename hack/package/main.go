@@ -36,7 +36,7 @@ func run(args []string) error {
 	case len(args) > 3 && args[0] == "sbom":
 		return mergeBOMs(args[1], args[2], args[3:])
 	}
-	return errors.New("usage: package docs BUNDLE | nfpm BUNDLE VERSION ARCH OUT | sbom KERNEL OUT BOM...")
+	return errors.New("usage: package docs BUNDLE | nfpm BUNDLE VERSION ARCH OUT | sbom KERNEL OUT BOM")
 }
 
 // buildTime returns the time of all files.
@@ -50,19 +50,19 @@ func buildTime() (time.Time, error) {
 
 // write writes a file and creates its directory.
 func write(path string, text []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // documentation is for everyone
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(path, text, 0o644) //nolint:gosec // see above
+	return os.WriteFile(path, text, 0o644)
 }
 
 // writeCompressed writes a file as "gzip -9n" does: Debian's policy requires that of man pages and
 // change logs.
 func writeCompressed(path string, text []byte) (err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // documentation is for everyone
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644) //nolint:gosec // see above
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

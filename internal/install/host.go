@@ -36,12 +36,18 @@ var _ Host = Systemd{}
 // ErrNoSystemd means that systemd does not manage this machine.
 var ErrNoSystemd = errors.New("systemd does not run on this machine")
 
-// Usable implements Host. sd_booted(3) says that this directory means a running systemd.
+// booted reports whether systemd manages this machine. sd_booted(3) says that the directory means that.
+func booted() bool {
+	_, err := os.Stat("/run/systemd/system")
+	return err == nil
+}
+
+// Usable implements Host.
 func (Systemd) Usable() error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can install services: use sudo")
 	}
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
+	if !booted() {
 		return fmt.Errorf("%w: use --no-start to install the files, and run rik server or rik agent under your own supervisor", ErrNoSystemd)
 	}
 	return nil
@@ -63,7 +69,7 @@ func (s Systemd) Start(ctx context.Context, unit string) error {
 
 // Stop implements Host.
 func (s Systemd) Stop(ctx context.Context, unit string) error {
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
+	if !booted() {
 		return nil // a machine without systemd has no services to stop
 	}
 	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState", "--value", unit).Output()
@@ -75,7 +81,7 @@ func (s Systemd) Stop(ctx context.Context, unit string) error {
 
 // Reload implements Host.
 func (Systemd) Reload(ctx context.Context) error {
-	if _, err := os.Stat("/run/systemd/system"); err != nil {
+	if !booted() {
 		return nil
 	}
 	return run(ctx, "systemctl", "daemon-reload")

@@ -244,7 +244,7 @@ func (o *Options) writeFile(f layout.File, r *Record) error {
 // makeDirectories creates a directory and its missing parents, and records those that it created.
 // All users may enter them.
 func (o *Options) makeDirectories(dir string, r *Record) error {
-	err := os.Mkdir(o.on(dir), 0o755) //nolint:gosec // programs are for everyone
+	err := os.Mkdir(o.on(dir), 0o755)
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return nil
@@ -301,7 +301,7 @@ func copyFile(from io.Reader, to string, mode fs.FileMode) (err error) {
 func (o *Options) configure() error {
 	config := layout.ConfigOf(o.Package)
 	to := o.on(config.Path)
-	text, err := os.ReadFile(to) //nolint:gosec // the path is a constant below Root
+	text, err := os.ReadFile(to)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		text = []byte(config.Content)
@@ -310,7 +310,7 @@ func (o *Options) configure() error {
 	case len(o.Settings) == 0:
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // its files have their own modes
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return fmt.Errorf("creating the directory of the configuration: %w", err)
 	}
 	changed, err := setAll(string(text), o.Settings)
@@ -339,7 +339,7 @@ func recordPath(prefix string) string {
 // wrote nothing.
 func ReadRecord(root, prefix string) (Record, error) {
 	name := filepath.Join(root, recordPath(prefix))
-	text, err := os.ReadFile(name) //nolint:gosec // the administrator's prefix
+	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Record{}, fmt.Errorf("%w: %s does not exist", ErrNotInstalled, name)
 	}

@@ -99,6 +99,6 @@ func (o *Options) removeEmpty(dirs []string) {
 	slices.SortFunc(dirs, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	for _, dir := range dirs {
 		// An error means that the directory has other files, or is gone.
-		_ = os.Remove(o.on(dir)) //nolint:errcheck // see above
+		_ = os.Remove(o.on(dir))
 	}
 }

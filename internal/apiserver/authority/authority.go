@@ -51,7 +51,7 @@ func Open(dataDir string, acceptKeys bool) (*pki.Authority, error) {
 // refusal, joined with its own error.
 func Discard(dataDir string, a *pki.Authority, cause error) error {
 	if known, err := clusterid.Read(dataDir); err != nil || known != nil {
-		return cause //nolint:nilerr // the cause says more
+		return cause
 	}
 	return errors.Join(cause, a.Discard(filepath.Join(dataDir, Dir)))
 }

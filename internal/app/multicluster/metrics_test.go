@@ -180,7 +180,7 @@ func refusesAnonymousUsers(t *testing.T, config *rest.Config) {
 	if err != nil || !bytes.Contains(text, []byte("apiserver_request_total")) {
 		t.Errorf("the metrics of the kcp, to its administrator: %.100q, %v", text, err)
 	}
-	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is refused, or the test fails
+	anonymous := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer anonymous.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, config.Host+metrics.Path, http.NoBody)
 	if err != nil {

@@ -18,7 +18,7 @@ var ErrPartly = errors.New("not all requested types were written")
 // WriteFiles writes one YAML file for each CRD into a directory, and creates the directory if
 // necessary. It prints the path of each file to out.
 func (r *Result) WriteFiles(dir string, out io.Writer) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // types are no secrets
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("creating the directory for the files: %w", err)
 	}
 	for _, crd := range r.CRDs {
@@ -27,7 +27,7 @@ func (r *Result) WriteFiles(dir string, out io.Writer) error {
 			return fmt.Errorf("writing %s as YAML: %w", crd.Name, err)
 		}
 		path := filepath.Join(dir, crd.Name+".yaml")
-		if err := os.WriteFile(path, raw, 0o644); err != nil { //nolint:gosec // as above
+		if err := os.WriteFile(path, raw, 0o644); err != nil {
 			return fmt.Errorf("writing the CRD %s: %w", crd.Name, err)
 		}
 		fmt.Fprintln(out, path)

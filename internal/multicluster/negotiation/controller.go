@@ -75,7 +75,7 @@ func (c *Config) Validate() error {
 		problems = append(problems, fmt.Errorf("the number of workers is negative: %d", c.Workers))
 	}
 	if c.Recheck < 0 {
-		problems = append(problems, fmt.Errorf("Recheck, the interval of the checks of stored objects, is negative: %v", c.Recheck))
+		problems = append(problems, fmt.Errorf("the interval of the checks of stored objects, Recheck, is negative: %v", c.Recheck))
 	}
 	if c.Refresh < 0 {
 		problems = append(problems, fmt.Errorf("the time between two readings of the kcp's own types, Refresh, is negative: %v", c.Refresh))

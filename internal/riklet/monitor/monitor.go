@@ -24,7 +24,8 @@ const (
 	// PressureHigh and PressureLow are in percent of the disk. Their distance avoids frequent
 	// changes of the state.
 	PressureHigh = 90
-	PressureLow  = 85
+	// PressureLow ends the pressure.
+	PressureLow = 85
 	// evictHigh is the usage above which the removal of images was not enough, so an instance
 	// must be evicted.
 	evictHigh = 95

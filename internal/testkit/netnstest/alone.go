@@ -25,7 +25,7 @@ func Alone(t *testing.T) bool {
 		}
 		return true
 	}
-	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout=10m") //nolint:gosec // this very program
+	c := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.timeout=10m")
 	c.Env = append(os.Environ(), env+"="+t.Name())
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if out, err := c.CombinedOutput(); err != nil {

@@ -41,7 +41,7 @@ func Alone(t *testing.T) bool {
 	if err := interrupt.Cause(); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], aloneArgs(t)...) //nolint:gosec // this very program
+	cmd := exec.Command(os.Args[0], aloneArgs(t)...)
 	cmd.Env = append(os.Environ(), aloneEnv+"="+t.Name(), inside+"=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	out, err := cmd.CombinedOutput()

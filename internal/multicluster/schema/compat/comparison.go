@@ -94,11 +94,11 @@ func (c *Comparison) Run() error {
 func (c *Comparison) read(file string) (Input, error) {
 	input, in := Input{File: file}, c.In
 	if file != standardInput {
-		f, err := os.Open(file) //nolint:gosec // the user names the file
+		f, err := os.Open(file)
 		if err != nil {
 			return input, err
 		}
-		defer f.Close() //nolint:errcheck // it was only read
+		defer f.Close()
 		in = f
 	} else {
 		file = "standard input"

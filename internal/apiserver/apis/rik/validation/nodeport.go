@@ -49,7 +49,7 @@ func OwnPorts(s ServerPorts) map[OwnPort]string {
 	for port, what := range map[int]string{
 		s.API: "the API", s.Nodes: "connections of nodes to the controller", s.Workers: "connections of nodes to the scheduler", portScheduler: "the scheduler",
 	} {
-		own[OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what //nolint:gosec // a port
+		own[OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what
 	}
 	return own
 }
