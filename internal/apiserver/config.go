@@ -91,6 +91,8 @@ type Config struct {
 	// Routes returns additional handlers. It is called when the server is built and before it
 	// serves. It is optional.
 	Routes func(*Server) ([]Route, error)
+	// Step is called with the name of each step of the start that may take long. It is optional.
+	Step func(name string)
 	// Logger logs all messages, including those of Kubernetes and etcd.
 	Logger *slog.Logger
 }
@@ -101,6 +103,9 @@ func (c Config) withDefaults() Config {
 	c.Profile = cmp.Or(c.Profile, ProfileCluster)
 	if c.Connections == nil {
 		c.Connections = listener.NewConnections(listener.Budget{}, c.Logger)
+	}
+	if c.Step == nil {
+		c.Step = func(string) {}
 	}
 	if c.AuditLog == "" {
 		c.AuditLog = filepath.Join(c.DataDir, "audit.log")

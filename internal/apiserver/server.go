@@ -143,6 +143,7 @@ func (s *Server) openLeaves(ctx context.Context) error {
 }
 
 func (s *Server) openDatastore(ctx context.Context) error {
+	s.cfg.Step("the datastore")
 	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, errors.New("datastore did not answer in time"))
 	defer cancel()
 	store, err := datastore.Open(ctx, s.cfg.datastore())
@@ -155,6 +156,7 @@ func (s *Server) openDatastore(ctx context.Context) error {
 }
 
 func (s *Server) build(ctx context.Context) error {
+	s.cfg.Step("the API server")
 	client, err := s.store.Endpoint().Client(zap.NewNop())
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/app/node"
 	"rik.dev/rik/internal/doctor"
 	"rik.dev/rik/internal/rikctl/handover"
+	"rik.dev/rik/internal/sdnotify"
 )
 
 // Exit codes of the programs.
@@ -33,6 +34,7 @@ var errUsage = node.ErrUsage
 func Main(program string, args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	ctx = notifying(ctx)
 	if handover.Applies(program, args) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", program, handover.Run(args))
 		return exitError
@@ -58,6 +60,13 @@ func Main(program string, args []string) int {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", program, err)
 		return exitError
 	}
+}
+
+// notifying returns a context with the Notifier of this process. It reports the end of ctx.
+func notifying(ctx context.Context) context.Context {
+	n := sdnotify.Take()
+	context.AfterFunc(ctx, n.Stopping)
+	return sdnotify.With(ctx, n)
 }
 
 // Called returns the program to run for the path of the executable. Every component is a link to

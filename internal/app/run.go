@@ -16,6 +16,7 @@ import (
 	"rik.dev/rik/internal/app/node"
 	controllernode "rik.dev/rik/internal/controller/node"
 	"rik.dev/rik/internal/controller/scheduling"
+	"rik.dev/rik/internal/sdnotify"
 )
 
 // runServer runs a whole cluster in this process.
@@ -35,6 +36,8 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 	}
 	schedulerSettings, planeSettings := f.schedulerSettings(), f.controlPlane()
 	planeSettings.Connections = listener.NewConnections(listener.Budget{}, log)
+	planeSettings.Steps = newSteps(sdnotify.Of(ctx), log)
+	defer planeSettings.Steps.stop()
 	schedulerSettings.Connections = planeSettings.Connections
 	b, err := newSchedulerServer(ctx, schedulerSettings, false, ca, log)
 	if err != nil {
@@ -83,6 +86,8 @@ func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	dial := scheduling.Dialer(address, config)
 	settings := f.controlPlane()
 	settings.Connections = listener.NewConnections(listener.Budget{}, log)
+	settings.Steps = newSteps(sdnotify.Of(ctx), log)
+	defer settings.Steps.stop()
 	p, err := newPlane(ctx, settings, ca, dial, log)
 	if err != nil {
 		return authority.Discard(f.control.DataDir, ca, err)

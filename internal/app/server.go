@@ -66,6 +66,8 @@ type ControlPlane struct {
 	// TokenFile gets the join token that the first start creates. The default is
 	// apiserver.NodeTokenFile in DataDir.
 	TokenFile string
+	// Steps gets the steps of the start.
+	Steps *steps
 	// Connections counts the connections of the process.
 	Connections *listener.Connections
 }
@@ -120,6 +122,7 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		Sessions:              &p.late,
 		NodePorts:             nodePorts,
 		Routes:                p.routes.list,
+		Step:                  settings.Steps.begin,
 		Logger:                log.With("component", "apiserver"),
 	})
 	if err != nil {
@@ -223,6 +226,7 @@ func (p *plane) run(ctx context.Context, ready func(context.Context) error) erro
 			return nil
 		case <-p.api.Ready():
 		}
+		p.settings.Steps.begin("the controller")
 		return p.runDependents(dependents, ready)
 	})
 	return group.Wait()
@@ -243,6 +247,7 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 			return nil
 		case <-p.controller.Ready():
 		}
+		p.settings.Steps.ready("the API answers at " + p.api.URL())
 		p.log.Info("ready", "url", p.api.URL())
 		go heap.Tune(ctx, heap.Server())
 		if ready == nil {

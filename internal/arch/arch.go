@@ -36,7 +36,7 @@ var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // small are packages for one purpose each, which use only the standard library.
-var small = []string{"internal/atomicfile", "internal/excerpt", "internal/executable", "internal/pause", "internal/portowner", "internal/wakeup"}
+var small = []string{"internal/atomicfile", "internal/excerpt", "internal/executable", "internal/pause", "internal/portowner", "internal/sdnotify", "internal/wakeup"}
 
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/fencing", "internal/finalstate", "internal/version"}, small...)

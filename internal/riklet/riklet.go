@@ -58,7 +58,7 @@ type Riklet struct {
 	// installation is the key that proves which riklet of the machine this is. run identifies
 	// this run of it.
 	installation, run string
-	ready             chan struct{}
+	started, ready    chan struct{}
 
 	scheduler  *connection.Scheduler
 	controller *connection.Controller
@@ -78,7 +78,8 @@ func New(cfg Config) (*Riklet, error) {
 		return nil, err
 	}
 	r := &Riklet{
-		cfg: cfg.withDefaults(), run: identity.RunID(), outbox: connection.NewOutbox(), ready: make(chan struct{}),
+		cfg: cfg.withDefaults(), run: identity.RunID(), outbox: connection.NewOutbox(),
+		started: make(chan struct{}), ready: make(chan struct{}),
 		ports: ports{reader: monitor.NewPorts("/proc")},
 	}
 	if err := r.open(); err != nil {
@@ -213,6 +214,10 @@ func (r *Riklet) openIdentity() error {
 	return err
 }
 
+// Started returns a channel that is closed when the node has recovered its instances and carries on
+// with them. It may not have joined its cluster yet.
+func (r *Riklet) Started() <-chan struct{} { return r.started }
+
 // Ready returns a channel that is closed when the scheduler has sent the list of instances that may
 // run here, and the node has applied it.
 func (r *Riklet) Ready() <-chan struct{} { return r.ready }
@@ -243,6 +248,7 @@ func (r *Riklet) Run(ctx context.Context) error {
 		return fmt.Errorf("recovering instances of %v: %w", r.cfg.Driver.Kinds, err)
 	}
 	r.cfg.Logger.Info("instances recovered", "node", r.cfg.NodeName, "count", len(r.manager.List()))
+	close(r.started)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if err := r.driver.Run(ctx); err != nil {

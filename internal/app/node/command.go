@@ -15,6 +15,7 @@ import (
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/riklet/join"
 	"rik.dev/rik/internal/rpc/jointoken"
+	"rik.dev/rik/internal/sdnotify"
 	"rik.dev/rik/internal/version"
 )
 
@@ -124,7 +125,9 @@ func Main(ctx context.Context, args []string) int {
 	c.SilenceErrors, c.SilenceUsage = true, true
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%w", err) })
 	c.SetArgs(args)
-	err := c.ExecuteContext(ctx)
+	n := sdnotify.Take()
+	context.AfterFunc(ctx, n.Stopping)
+	err := c.ExecuteContext(sdnotify.With(ctx, n))
 	var findings *doctor.ResultError
 	switch {
 	case err == nil:

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 
 	"google.golang.org/grpc"
@@ -25,6 +26,7 @@ import (
 	"rik.dev/rik/internal/riklet/signals"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/sdnotify"
 	"rik.dev/rik/internal/version"
 )
 
@@ -83,7 +85,43 @@ func (o *Options) run(ctx context.Context, c Connections, log *slog.Logger) erro
 	if err != nil {
 		return errors.Join(err, opened.Close())
 	}
-	return errors.Join(agent.Run(ctx), agent.Close(), opened.Close())
+	var group sync.WaitGroup
+	running, stop := context.WithCancel(ctx)
+	group.Go(func() { o.notify(running, c, agent) })
+	err = agent.Run(ctx)
+	stop()
+	group.Wait()
+	return errors.Join(err, agent.Close(), opened.Close())
+}
+
+// joinedStatus is the beginning of the status of a service whose node has joined.
+const joinedStatus = "joined "
+
+// notify tells the service manager how far the node is. A node in a server's process is not a
+// service of its own: it is ready with the server.
+func (o *Options) notify(ctx context.Context, c Connections, agent *riklet.Riklet) {
+	n, name := sdnotify.Of(ctx), "node "+o.NodeName
+	starting, joining, joined := "recovering the instances of "+name, "joining "+c.ControllerAddress+" as "+name, joinedStatus+c.ControllerAddress+" as "+name
+	if c.Controller != nil {
+		const server = "the API answers; "
+		starting, joining, joined = server+starting, server+name+" starts", server+name+" runs"
+	}
+	n.Status(starting)
+	select {
+	case <-ctx.Done():
+		return
+	case <-agent.Started():
+	}
+	n.Status(joining)
+	if c.Controller == nil {
+		// The instances do not wait for the cluster, so neither does the service.
+		n.Ready()
+	}
+	select {
+	case <-ctx.Done():
+	case <-agent.Ready():
+		n.Status(joined)
+	}
 }
 
 func (o *Options) config(ctx context.Context, c Connections, s *caches.Caches, log *slog.Logger) (riklet.Config, error) {

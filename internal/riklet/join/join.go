@@ -34,6 +34,7 @@ import (
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
+	"rik.dev/rik/internal/sdnotify"
 )
 
 // File is the file of the identity in [Config.Dir].
@@ -210,6 +211,7 @@ func (i *Identity) Ensure(ctx context.Context) error {
 			return err
 		}
 		i.cfg.Logger.Warn("joining the cluster failed; trying again", "server", i.cfg.Server, "retryIn", pause, "err", err)
+		sdnotify.Of(ctx).Status(fmt.Sprintf("%v; next attempt in %s", err, pause))
 		if !sleep(ctx, pause) {
 			return fmt.Errorf("joining %s: %w", i.cfg.Server, context.Cause(ctx))
 		}
