@@ -66,7 +66,7 @@ var rikctlShared = []string{
 	"internal/rikctl/access", "internal/rikctl/clierror", "internal/rikctl/cmdline", "internal/rikctl/config",
 	"internal/rikctl/manifest", "internal/rikctl/notranslate", "internal/rikctl/ownership", "internal/rikctl/printer", "internal/rikctl/progress",
 	"internal/rikctl/rikctltest", "internal/rikctl/scheme", "internal/rikctl/target", "internal/rikctl/trouble",
-	"internal/rikctl/workloadkind",
+	"internal/rikctl/waiting", "internal/rikctl/workloadkind",
 }
 
 // rikctlCommands are the packages of rikctl's commands, each with what it may import in addition
@@ -105,6 +105,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/atomicfile", MustNot: external},
+	{Under: "internal/sdnotify", MustNot: external},
 	{Under: "internal/excerpt", MustNot: external},
 	{Under: "internal/executable", MustNot: external},
 	{Under: "internal/pause", MustNot: external},

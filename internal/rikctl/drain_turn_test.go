@@ -23,7 +23,7 @@ func TestServerDrainsTakeTurns(t *testing.T) {
 	s.do(t, "cordon", other).check(t, clierror.ExitOK)
 	drains := func(node string) (*drain.Executor, drain.State) {
 		d := &drain.Executor{
-			Client: s.c, Node: node, Out: io.Discard, ErrOut: io.Discard,
+			Client: s.c, Node: node, Out: io.Discard,
 			Options: drain.Options{Grace: -1}, Baseline: map[string]int{}, Kept: map[string]int{},
 		}
 		state, err := d.State(t.Context())

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	kubedelete "k8s.io/kubectl/pkg/cmd/delete"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
@@ -22,6 +23,7 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/waiting"
 	"rik.dev/rik/internal/rikctl/workloadkind"
 )
 
@@ -30,7 +32,11 @@ import (
 func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	cmd := kubedelete.NewCmdDelete(t.Kube, t.Streams)
-	kubectls := cmd.Run
+	flags := kubedelete.NewDeleteCommandFlags("containing the resource to delete.")
+	cmd.ResetFlags()
+	flags.AddFlags(cmd)
+	cmdutil.AddDryRunFlag(cmd)
+	cmd.Run = nil
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		if kind, names, ok := workloadkind.Parse(given); ok {
 			if err := validateDelete(cmd, names); err != nil {
@@ -46,10 +52,28 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 			}
 			return t.deleteOfKind(cmd, deletable(given[0]))
 		}
-		kubectls(cmd, given)
+		t.deleteObjects(cmd, flags, given)
 		return nil
 	}
 	return cmd
+}
+
+// deleteObjects is kubectl's delete. It shows which object it waits for.
+// Like the rest of kubectl's commands, it panics with the error; see rikctl.Execute.
+func (t *tool) deleteObjects(cmd *cobra.Command, flags *kubedelete.DeleteFlags, given []string) {
+	o, err := flags.ToOptions(nil, t.Streams)
+	cmdutil.CheckErr(err)
+	cmdutil.CheckErr(o.Complete(t.Kube, given, cmd))
+	cmdutil.CheckErr(o.Validate())
+	line := waiting.Begin(cmd.Context(), t.Streams.ErrOut, waiting.Options{After: waiting.After, Quiet: o.Output != ""})
+	defer line.End()
+	if o.DynamicClient != nil {
+		o.DynamicClient = waiting.Observe(o.DynamicClient, func(object client.Object) {
+			line.Set(waiting.Deletion(strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind), object))
+		})
+	}
+	o.Out = line.Above(o.Out)
+	cmdutil.CheckErr(o.RunDelete(t.Kube))
 }
 
 // chosenOtherwise reports whether flags select what to delete.
@@ -113,7 +137,10 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 		_, _ = fmt.Fprintf(t.Streams.Out, "%s is being deleted\n", w.Name)
 		return nil
 	}
-	if err := awaitEnd(ctx, c, w, timeout); err != nil {
+	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
+	err = awaitEnd(ctx, c, w, timeout, line.Set)
+	line.End()
+	if err != nil {
 		return err
 	}
 	nodes := target.NodesOf(instances)
@@ -127,7 +154,7 @@ func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Work
 }
 
 // awaitEnd waits until the workload and all its instances are gone.
-func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration) error {
+func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, timeout time.Duration, waits func(waiting.State)) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, clierror.TimeoutError{What: "the deletion of " + w.Name + "; its nodes have not confirmed that they removed its instances"})
@@ -137,13 +164,18 @@ func awaitEnd(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, tim
 		now := &rikv1alpha1.Workload{}
 		err := c.Get(ctx, client.ObjectKeyFromObject(w), now)
 		if err == nil && now.UID == w.UID {
+			waits(waiting.Deletion("workload", now))
 			return false, nil
 		}
 		if client.IgnoreNotFound(err) != nil {
 			return false, err
 		}
 		left, err := target.InstancesOf(ctx, c, w)
-		return !slices.ContainsFunc(left, func(i rikv1alpha1.Instance) bool { return ownedBy(&i, w) }), err
+		if at := slices.IndexFunc(left, func(i rikv1alpha1.Instance) bool { return ownedBy(&i, w) }); at >= 0 {
+			waits(waiting.Deletion("instance", &left[at]))
+			return false, err
+		}
+		return true, err
 	})
 	var late clierror.TimeoutError
 	if err != nil && errors.As(context.Cause(ctx), &late) {

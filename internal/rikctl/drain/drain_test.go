@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
 
@@ -165,4 +166,31 @@ func replace(instances []rikv1alpha1.Instance, evicted []*rikv1alpha1.Instance, 
 		out = append(out, i)
 	}
 	return out
+}
+
+// TestProgress checks the counts through the steps of a drain.
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	moving := map[types.UID]bool{}
+	named := func(i rikv1alpha1.Instance) rikv1alpha1.Instance {
+		i.UID = types.UID(i.Name)
+		return i
+	}
+	a, b, other := named(instance("web", "web-a", "n", true)), named(instance("web", "web-b", "n", true)), named(instance("web", "web-c", "m", true))
+	for _, step := range []struct {
+		instances []rikv1alpha1.Instance
+		waiting   []string
+		want      string
+	}{
+		{nil, nil, ""},
+		{[]rikv1alpha1.Instance{a, b, other}, []string{"the drain of node m"}, "0 of 2 instances moved, waiting for the drain of node m"},
+		{[]rikv1alpha1.Instance{leaving(a), b, other}, []string{"1 instances of workload default/web to end"}, "0 of 2 instances moved, waiting for instance default/web-a: Terminating"},
+		{[]rikv1alpha1.Instance{leaving(b), other}, []string{"1 instances of workload default/web to end", "the replacements in workload default/web to be ready"},
+			"1 of 2 instances moved, waiting for instance default/web-b: Terminating; the replacements in workload default/web to be ready"},
+		{[]rikv1alpha1.Instance{ended(b), other}, []string{"the replacements in workload default/web to be ready"}, "2 of 2 instances moved, waiting for the replacements in workload default/web to be ready"},
+	} {
+		if got := progress(State{Node: "n", Instances: step.instances}, Step{Waiting: step.waiting}, moving).Text(); got != step.want {
+			t.Errorf("progress() = %q, want %q", got, step.want)
+		}
+	}
 }

@@ -10,11 +10,13 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // Options says how a drain evicts instances.
@@ -30,12 +32,16 @@ type Executor struct {
 	Client  client.Client
 	Node    string
 	Options Options
-	// Out gets a line for each deletion, and ErrOut what the drain waits for.
-	Out, ErrOut io.Writer
+	// Out gets a line for each deletion.
+	Out io.Writer
+	// Waits is called at each step with what the drain waits for. It may be nil.
+	Waits func(waiting.State)
 	// Baseline is the State's Baseline, and Kept the one that the Node's annotation has.
 	Baseline, Kept map[string]int
-	// Said is what the drain waits for, as last printed.
+	// Said is what the drain last waited for.
 	Said string
+	// moving has the instances that were on the node, by UID.
+	moving map[types.UID]bool
 }
 
 // Step reads the state, plans and acts once. It returns true when the drain is done.
@@ -54,13 +60,41 @@ func (d *Executor) Step(ctx context.Context) (bool, error) {
 	if err := d.EvictAll(ctx, s, &step); err != nil {
 		return false, err
 	}
-	if said := strings.Join(step.Waiting, "; "); said != d.Said {
-		d.Said = said
-		if said != "" {
-			_, _ = fmt.Fprintf(d.ErrOut, "waiting for %s\n", said)
+	d.Said = strings.Join(step.Waiting, "; ")
+	if d.Waits != nil {
+		if d.moving == nil {
+			d.moving = map[types.UID]bool{}
 		}
+		d.Waits(progress(s, step, d.moving))
 	}
 	return step.Done, nil
+}
+
+// progress returns how far a drain is. It adds the instances on the node to moving.
+func progress(s State, step Step, moving map[types.UID]bool) waiting.State {
+	here := map[types.UID]bool{}
+	var oldest *rikv1alpha1.Instance // the one whose end the drain has waited for the longest
+	for n := range s.Instances {
+		i := &s.Instances[n]
+		if i.Spec.NodeName != s.Node || i.Status.Phase.Ended() {
+			continue
+		}
+		here[i.UID], moving[i.UID] = true, true
+		if i.DeletionTimestamp != nil && (oldest == nil || i.DeletionTimestamp.Before(oldest.DeletionTimestamp)) {
+			oldest = i
+		}
+	}
+	state := waiting.State{For: strings.Join(step.Waiting, "; ")}
+	if len(moving) > 0 {
+		state.Done, state.Total, state.What = len(moving)-len(here), len(moving), "instances moved"
+	}
+	if oldest != nil {
+		state.For = fmt.Sprintf("instance %s/%s: Terminating", oldest.Namespace, oldest.Name)
+		if rest := slices.DeleteFunc(slices.Clone(step.Waiting), func(w string) bool { return strings.HasSuffix(w, " to end") }); len(rest) > 0 {
+			state.For += "; " + strings.Join(rest, "; ")
+		}
+	}
+	return state
 }
 
 // EvictAll deletes the instances that may go, while it holds the turn of their workload.

@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/drain"
 	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // drainPoll is the interval between two steps of a drain.
@@ -80,8 +81,11 @@ func (t *tool) runDrain(ctx context.Context, node string, f drainFlags) error {
 	if err != nil {
 		return err
 	}
-	d := &drain.Executor{Client: c, Node: node, Options: f.Options, Out: t.Streams.Out, ErrOut: t.Streams.ErrOut, Baseline: baseline, Kept: maps.Clone(baseline)}
+	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{})
+	defer line.End()
+	d := &drain.Executor{Client: c, Node: node, Options: f.Options, Out: line.Above(t.Streams.Out), Waits: line.Set, Baseline: baseline, Kept: maps.Clone(baseline)}
 	err = wait.PollUntilContextCancel(ctx, drainPoll, true, d.Step)
+	line.End()
 	if errors.Is(err, context.DeadlineExceeded) {
 		seen := "its instances could not be read in that time"
 		if d.Said != "" {
@@ -104,7 +108,7 @@ func (t *tool) drainDryRun(ctx context.Context, c client.Client, node string, f 
 	if err := c.Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
 		return err
 	}
-	d := &drain.Executor{Client: c, Node: node, Options: f.Options, Out: t.Streams.Out, ErrOut: t.Streams.ErrOut, Baseline: map[string]int{}}
+	d := &drain.Executor{Client: c, Node: node, Options: f.Options, Out: t.Streams.Out, Baseline: map[string]int{}}
 	s, err := d.State(ctx)
 	if err != nil {
 		return err

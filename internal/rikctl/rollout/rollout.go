@@ -31,6 +31,7 @@ import (
 	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/trouble"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // The reasons of condition Progressing when a rollout cannot continue by itself: it made no
@@ -167,10 +168,16 @@ func (t *tool) rolloutPatch(use, short, done string, spec func(time.Time) any) *
 // rolloutReminder is the interval of reports about a rollout that does not change.
 const rolloutReminder = 10 * time.Second
 
+// troublesRead is the interval of looks for what the instances wait for, for the line on a
+// terminal.
+const troublesRead = 2 * time.Second
+
 // rolloutReport prints the progress of a rollout: each change, and a reminder after a while
-// without a change. The reminder says what the instances wait for.
+// without a change. The reminder says what the instances wait for. On a terminal a line shows it,
+// and only the end is printed.
 type rolloutReport struct {
 	out      io.Writer
+	line     *waiting.Line // nil: lines
 	troubles func(*rikv1alpha1.Workload) []string
 
 	mu           sync.Mutex
@@ -184,6 +191,11 @@ func (r *rolloutReport) saw(w *rikv1alpha1.Workload, p progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.w = w
+	if r.line != nil && !p.done {
+		r.last = p.message
+		r.line.Set(waiting.State{What: p.message, For: strings.Join(r.lastTroubles, "; ")})
+		return
+	}
 	if p.message != r.last {
 		r.last, r.news = p.message, true
 		_, _ = fmt.Fprintln(r.out, p.message)
@@ -223,6 +235,10 @@ func (r *rolloutReport) reminder() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lastTroubles = troubles
+	if r.line != nil {
+		r.line.Set(waiting.State{What: r.last, For: strings.Join(troubles, "; ")})
+		return
+	}
 	if r.news && len(troubles) == 0 {
 		r.news = false
 		return
@@ -244,7 +260,12 @@ func (t *tool) rolloutStatus() *cobra.Command {
 			defer cancel()
 		}
 		r := &rolloutReport{out: t.Streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return trouble.OfWorkload(ctx, c, w) }}
-		stop := r.remind(rolloutReminder)
+		reminder := rolloutReminder
+		if line := waiting.Begin(ctx, t.Streams.Out, waiting.Options{Quiet: !follow || !waiting.IsTerminal(t.Streams.Out)}); line.Shows() {
+			defer line.End()
+			r.line, r.out, reminder = line, line.Above(r.out), troublesRead
+		}
+		stop := r.remind(reminder)
 		err := watchWorkload(ctx, c, key, func(w *rikv1alpha1.Workload) (bool, error) {
 			p, err := rolloutProgress(w)
 			if err == nil {

@@ -15,6 +15,7 @@ import (
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // holdTimeout is how long the command waits for the status to follow the node.
@@ -126,7 +127,11 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 		return fmt.Errorf("%s of instance %s: %w", h.subresource, i.Name, err)
 	}
 	if timeout > 0 {
-		if err := awaitHold(ctx, c, h, i, timeout); err != nil {
+		line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
+		line.Set(waiting.State{For: fmt.Sprintf("instance %s to be %s", i.Name, h.past)})
+		err := awaitHold(ctx, c, h, i, timeout)
+		line.End()
+		if err != nil {
 			return err
 		}
 	}

@@ -1,9 +1,12 @@
 package scale
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	kubescale "k8s.io/kubectl/pkg/cmd/scale"
@@ -11,9 +14,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // NewCommand is kubectl's scale, which uses the scale subresource. It adds a remark for
@@ -35,8 +40,51 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		}
 		return nil
 	}
+	kubectls := cmd.Run
+	cmd.Run = func(cmd *cobra.Command, given []string) {
+		stop := t.showInstances(cmd, given)
+		defer stop()
+		kubectls(cmd, given)
+	}
 	cmd.PostRun = func(cmd *cobra.Command, given []string) { t.noteManual(cmd, given) }
 	return cmd
+}
+
+// countsRead is the interval of looks at the instances of a workload that is scaled.
+const countsRead = time.Second
+
+// showInstances shows how many instances a workload has while --timeout waits. The caller must
+// call stop.
+func (t *tool) showInstances(cmd *cobra.Command, given []string) (stop func()) {
+	timeout, _ := cmd.Flags().GetDuration("timeout")
+	output, _ := cmd.Flags().GetString("output")
+	if timeout == 0 || output != "" || len(given) == 0 {
+		return func() {}
+	}
+	replicas, _ := cmd.Flags().GetInt("replicas")
+	c, namespace, err := t.NamespacedClient()
+	if err != nil {
+		return func() {} // kubectl's code reports it
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for pause.For(ctx, countsRead) {
+			for _, name := range scaled(given) {
+				w := &rikv1alpha1.Workload{}
+				if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, w); err == nil && int(w.Status.Replicas) != replicas {
+					line.Set(waiting.State{Done: int(w.Status.Replicas), Total: replicas, What: "instances exist", For: "workload " + name})
+					break
+				}
+			}
+		}
+	})
+	return func() {
+		cancel()
+		group.Wait()
+		line.End()
+	}
 }
 
 // noteManual prints a remark for Manual workloads. Its errors do not fail the command.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/cli-runtime/pkg/resource"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/kubectl/pkg/cmd/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/pause"
@@ -29,6 +31,7 @@ import (
 	"rik.dev/rik/internal/rikctl/cmdline"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/trouble"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // NewCommand is kubectl's wait with a short form for waiting for a phase.
@@ -49,6 +52,14 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 				o.ConditionFn[n] = untilDeleted(condition)
 			}
 		}
+		line := waiting.Begin(cmd.Context(), t.Streams.ErrOut, waiting.Options{After: waiting.After, Quiet: outputOf(cmd) != ""})
+		defer line.End()
+		o.DynamicClient = waiting.Observe(o.DynamicClient, func(object client.Object) {
+			line.Set(waitState(object, flags.ForCondition))
+		})
+		if o.Printer != nil {
+			o.Printer = above{o.Printer, line}
+		}
 		return o.RunWaitContext(cmd.Context())
 	}
 	cmd.PreRunE = func(cmd *cobra.Command, given []string) error {
@@ -62,6 +73,37 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		return conditions.Replace(longConditions(conditions.GetSlice()))
 	}
 	return cmd
+}
+
+// outputOf returns the value of -o.
+func outputOf(cmd *cobra.Command) string {
+	f := cmd.Flags().Lookup("output")
+	if f == nil {
+		return ""
+	}
+	return f.Value.String()
+}
+
+// above prints above the line.
+type above struct {
+	printers.ResourcePrinter
+	line *waiting.Line
+}
+
+// PrintObj implements printers.ResourcePrinter.
+func (a above) PrintObj(o runtime.Object, out io.Writer) error {
+	return a.ResourcePrinter.PrintObj(o, a.line.Above(out))
+}
+
+// waitState returns what a wait for an object waits for.
+func waitState(o client.Object, conditions []string) waiting.State {
+	s := waiting.State{For: fmt.Sprintf("%s %s: %s", strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind), o.GetName(), strings.Join(conditions, ", "))}
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		if state := stateOf(u); state != "" {
+			s.For += " (now: " + state + ")"
+		}
+	}
+	return s
 }
 
 const waitForms = "delete, create, condition=Ready, phase=Running or jsonpath='{.status.readyReplicas}'=3"
