@@ -123,7 +123,7 @@ var Rules = append(rikctlRules(), []Rule{
 	// Seven packages act on fences. Their decisions are arithmetic of times, and part of the node agent.
 	{Under: "internal/fencing", MustNot: append([]string{"k8s.io", "sigs.k8s.io", "google.golang.org", "github.com"}, heavy...)},
 	{Under: "internal/heap", MustNot: heavy},
-	{Under: "internal/install", May: []string{"internal/install"}, MustNot: heavy},
+	{Under: "internal/install", May: []string{"internal/install", "internal/pause"}, MustNot: heavy},
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},

@@ -15,8 +15,11 @@ import (
 type Host interface {
 	// Usable returns an error if this machine cannot run services, or the caller is not root.
 	Usable() error
-	// Start loads changed units, enables a unit, and starts or restarts it.
+	// Start loads changed units, enables a unit, and starts or restarts it. It does not wait until
+	// the unit has started.
 	Start(ctx context.Context, unit string) error
+	// State returns the state of a unit.
+	State(ctx context.Context, unit string) (UnitState, error)
 	// Stop stops and disables a unit. A missing unit is not an error.
 	Stop(ctx context.Context, unit string) error
 	// Reload loads changed units.
@@ -61,10 +64,32 @@ func (s Systemd) Start(ctx context.Context, unit string) error {
 	if err := run(ctx, "systemctl", "enable", "--quiet", unit); err != nil {
 		return err
 	}
-	if err := run(ctx, "systemctl", "restart", unit); err != nil {
+	if err := run(ctx, "systemctl", "restart", "--no-block", unit); err != nil {
 		return fmt.Errorf("%w; see: journalctl -u %s -n 50", err, unit)
 	}
 	return nil
+}
+
+// State implements Host.
+func (Systemd) State(ctx context.Context, unit string) (UnitState, error) {
+	out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=InvocationID,ActiveState,SubState,StatusText", unit).Output()
+	if err != nil {
+		return UnitState{}, fmt.Errorf("reading the state of %s: %w", unit, err)
+	}
+	return parseState(string(out)), nil
+}
+
+// parseState reads the output of "systemctl show".
+func parseState(out string) UnitState {
+	var s UnitState
+	fields := map[string]*string{"InvocationID": &s.Invocation, "ActiveState": &s.Active, "SubState": &s.Sub, "StatusText": &s.Text}
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if field := fields[name]; field != nil {
+			*field = value
+		}
+	}
+	return s
 }
 
 // Stop implements Host.

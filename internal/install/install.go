@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"rik.dev/rik/internal/install/layout"
 )
@@ -30,6 +31,8 @@ var (
 	ErrNotInstalled = errors.New("rik is not installed here")
 	// ErrBundle means that the bundle lacks a program.
 	ErrBundle = errors.New("the bundle is not complete")
+	// ErrNotReady means that the service runs, and did not come as far as Options.Joined in time.
+	ErrNotReady = errors.New("the service is not ready yet")
 )
 
 // Options say what is installed and where.
@@ -49,6 +52,11 @@ type Options struct {
 	Settings []Setting
 	// Start enables and starts the service, or restarts it. It needs Root "/".
 	Start bool
+	// Joined is the beginning of the service's status for which Install waits after the start. If
+	// it is empty, Install waits only until the service has started.
+	Joined string
+	// Timeout bounds that wait. 0 means no timeout.
+	Timeout time.Duration
 	// Progress is called before each step with a short text, such as "starting rik.service".
 	Progress func(string)
 }
@@ -162,7 +170,14 @@ func Install(ctx context.Context, o Options, host Host, version string) (Record,
 	}
 	unit := layout.UnitName(o.Package)
 	o.say("starting %s", unit)
-	return record, host.Start(ctx, unit)
+	state, err := host.State(ctx, unit)
+	if err != nil {
+		return record, err
+	}
+	if err := host.Start(ctx, unit); err != nil {
+		return record, err
+	}
+	return record, o.await(ctx, host, unit, state.Invocation)
 }
 
 // check refuses what cannot work before anything is written.

@@ -3,6 +3,7 @@ package install
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,6 +20,9 @@ import (
 type machine struct {
 	calls   []string
 	stopErr error
+	// states are returned one after the other, and the last one from then on. Without them the
+	// service runs.
+	states []UnitState
 }
 
 func (m *machine) did(what, name string) error {
@@ -28,6 +32,16 @@ func (m *machine) did(what, name string) error {
 
 func (m *machine) Usable() error                              { return m.did("usable", "") }
 func (m *machine) Start(_ context.Context, unit string) error { return m.did("start", unit) }
+func (m *machine) State(context.Context, string) (UnitState, error) {
+	if len(m.states) == 0 {
+		return UnitState{Invocation: fmt.Sprint(len(m.calls)), Active: "active", Sub: "running"}, nil
+	}
+	s := m.states[0]
+	if len(m.states) > 1 {
+		m.states = m.states[1:]
+	}
+	return s, nil
+}
 func (m *machine) Stop(_ context.Context, unit string) error {
 	return errors.Join(m.did("stop", unit), m.stopErr)
 }

@@ -2,10 +2,12 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +17,9 @@ import (
 	"rik.dev/rik/internal/install/layout"
 	"rik.dev/rik/internal/version"
 )
+
+// joinTimeout is how long "install agent" waits until the node has joined.
+const joinTimeout = time.Minute
 
 // defaultPrefix is where programs go that no package manages.
 const defaultPrefix = "/usr/local"
@@ -131,12 +136,17 @@ func installAgentCommand() *cobra.Command {
 			if o.Settings, err = agentSettings(server, token, tokenFile, flags, o); err != nil {
 				return err
 			}
-			if _, err := install.Install(c.Context(), o, install.Systemd{}, version.Version); err != nil {
+			o.Joined, o.Timeout = joinedStatus, joinTimeout
+			_, err = install.Install(c.Context(), o, install.Systemd{}, version.Version)
+			switch {
+			case errors.Is(err, install.ErrNotReady):
+				// The service keeps trying. The server may be installed later.
+				fmt.Fprintf(c.OutOrStdout(), "\nThe node is installed and has not joined the cluster: %v.\nIt keeps trying. See: journalctl -u riklet -f\n", err)
+			case err != nil:
 				return err
-			}
-			if o.Start {
-				fmt.Fprint(c.OutOrStdout(), "\nThe node joins the cluster. See: journalctl -u riklet -f, and on the server: rikctl get nodes\n")
-			} else {
+			case o.Start:
+				fmt.Fprint(c.OutOrStdout(), "\nThe node is part of the cluster. See: journalctl -u riklet -f, and on the server: rikctl get nodes\n")
+			default:
 				fmt.Fprintf(c.OutOrStdout(), "\nThe files are installed. Start the node with: systemctl enable --now %s\n", layout.UnitName(layout.Node))
 			}
 			return nil

@@ -17,8 +17,9 @@ import (
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 	"k8s.io/cli-runtime/pkg/printers"
+
+	"rik.dev/rik/internal/rikctl/progress"
 )
 
 const (
@@ -120,8 +121,7 @@ func (l *Line) Shows() bool {
 
 // IsTerminal reports whether a stream is a terminal that can move its cursor.
 func IsTerminal(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+	return progress.IsTerminal(out) && os.Getenv("TERM") != "dumb"
 }
 
 // run shows the state until ctx ends.

@@ -65,7 +65,9 @@ func show(t *testing.T, o waiting.Options, wait func(*waiting.Line)) []string {
 
 func TestLines(t *testing.T) {
 	t.Parallel()
-	moved := func(n int) waiting.State { return waiting.State{Done: n, Total: 5, What: "instances moved", For: "web"} }
+	moved := func(n int) waiting.State {
+		return waiting.State{Done: n, Total: 5, What: "instances moved", For: "web"}
+	}
 	for name, tc := range map[string]struct {
 		options waiting.Options
 		wait    func(*waiting.Line)
