@@ -10,7 +10,7 @@ import (
 	"log"
 	"os"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 func main() {

@@ -19,7 +19,7 @@ import (
 	"slices"
 	"strings"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 // registry is the first part of the names of the images. Nothing is pulled from there: a full name

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 var (

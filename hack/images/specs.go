@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 // user runs the server, which needs no privilege. It has the number that other images without a

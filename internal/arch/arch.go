@@ -52,6 +52,9 @@ var engine = append([]string{
 // that explains decisions, do not need them.
 var splitterControllers = []string{"internal/multicluster/splitter/controller", "internal/multicluster/splitter/follower", "internal/multicluster/splitter/cache"}
 
+// forTests are what the tests of every package may import: test kits, and the writer of images.
+var forTests = []string{"internal/testkit", "internal/ociimage"}
+
 // inside are the test kits that run rik's API server in the test process, under the race
 // detector. That takes minutes where a process of its own takes seconds, and links all of
 // Kubernetes' server: it is for tests of what is in that server's process.
@@ -124,6 +127,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/fencing", MustNot: append([]string{"k8s.io", "sigs.k8s.io", "google.golang.org", "github.com"}, heavy...)},
 	{Under: "internal/heap", MustNot: heavy},
 	{Under: "internal/install", May: []string{"internal/install", "internal/pause"}, MustNot: heavy},
+	{Under: "internal/ociimage", MustNot: heavy},
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},
@@ -169,7 +173,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/arch"},
 	{Under: "internal/testkit", May: []string{"api", "internal"}},
 	{Under: "examples"},
-	{Under: "test", May: []string{"api", "internal/testkit", "internal/rpc"}},
+	{Under: "test", May: []string{"api", "internal/ociimage", "internal/testkit", "internal/rpc"}},
 	{Under: "bench", May: []string{"api", "internal"}},
 }...)
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )

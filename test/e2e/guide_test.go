@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )

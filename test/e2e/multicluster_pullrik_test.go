@@ -15,7 +15,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/image"
-	"rik.dev/rik/internal/testkit/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 )
 

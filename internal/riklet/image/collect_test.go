@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rik.dev/rik/api/rik/v1alpha1"
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)

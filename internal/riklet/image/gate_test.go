@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 // inside starts a service of the node that no tenant may reach. It answers every request with

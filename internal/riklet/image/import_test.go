@@ -25,9 +25,9 @@ import (
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 	"rik.dev/rik/internal/riklet/progress"
-	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // other returns an image that differs from small.

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/image/unpack"
-	"rik.dev/rik/internal/testkit/ociimage"
 	"rik.dev/rik/internal/testkit/output"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/progress"
-	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // A tag in a directory of the node that was rebuilt is read again, unless the policy forbids

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 // writeFile creates a file with its directory.

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"testing"
 
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
 	"rik.dev/rik/internal/riklet/image/unpack"
-	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // A riklet that is killed leaves no child behind. The end of its input ends the child's

@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/lifecycle"
 	"rik.dev/rik/internal/riklet/runner/engine"
 	"rik.dev/rik/internal/riklet/runner/oci"
-	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // The published riklet reported Terminated and deleted nothing. In this test, a stop cannot succeed

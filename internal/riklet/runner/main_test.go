@@ -18,6 +18,7 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/cgroup"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/image/unpack"
@@ -25,7 +26,6 @@ import (
 	"rik.dev/rik/internal/riklet/runner/microvm"
 	"rik.dev/rik/internal/riklet/shim/logfile"
 	"rik.dev/rik/internal/testkit/interrupt"
-	"rik.dev/rik/internal/testkit/ociimage"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/program"
 )

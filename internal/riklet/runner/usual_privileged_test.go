@@ -11,9 +11,9 @@ import (
 	"time"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/instance"
 	"rik.dev/rik/internal/riklet/runner/oci"
-	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // The tests in this file check behavior that users know from kubelet and from container engines.

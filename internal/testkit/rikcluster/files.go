@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 // Hello writes an image of examples/hello and returns its reference.

@@ -4,7 +4,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"rik.dev/rik/internal/testkit/ociimage"
+	"rik.dev/rik/internal/ociimage"
 )
 
 // Busybox writes an image with Debian's static busybox into the cluster's directory and returns

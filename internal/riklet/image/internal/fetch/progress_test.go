@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"rik.dev/rik/internal/ociimage"
 	"rik.dev/rik/internal/riklet/image/internal/layer"
 	"rik.dev/rik/internal/riklet/image/internal/wire"
-	"rik.dev/rik/internal/testkit/ociimage"
 )
 
 // TestReadingAnArchiveReportsProgress checks that reading an archive is reported as a step before

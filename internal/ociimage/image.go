@@ -1,7 +1,7 @@
 // Package ociimage builds OCI images without a registry or a container engine: from a
 // description in memory to an OCI layout, an archive, a Docker archive or a directory. It also
-// has an HTTP handler that serves a layout like a registry. Tests, the end-to-end suite and the
-// demo use it. Its core does not import testing.
+// has an HTTP handler that serves a layout like a registry. "rik demo", the scripts of the demos and
+// tests use it.
 package ociimage
 
 import (
