@@ -54,10 +54,15 @@ build: deps containers ## build all programs into bin/
 
 # The programs that a cluster of containers needs. make demo builds only these.
 .PHONY: containers
-containers: deps-containers $(BIN)/runc
+containers: deps-containers hello $(BIN)/runc
 	@$(WITH_C) hack/build.sh rik -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/rik
 	@for name in $(COMPONENTS); do ln -f $(BIN)/rik $(BIN)/$$name; done
 	@CGO_ENABLED=0 hack/build.sh "$(CONTAINER_PROGRAMS)" -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(CONTAINER_PROGRAMS))
+
+# The program in the sample of "rik demo", and in the containers of tests.
+.PHONY: hello
+hello: deps-containers
+	@CGO_ENABLED=0 hack/build.sh hello -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/ ./examples/hello
 
 .PHONY: deps-containers
 deps-containers:
@@ -119,11 +124,10 @@ dist: deps $(PACKAGERS) ## make the packages and archives of all architectures
 $(BIN)/docker-compose-plugin: hack/compose-plugin.sh | deps-containers
 	@hack/compose-plugin.sh $(COMPOSE_VERSION) $@
 
-# The server that tests run without the race detector, and the program in the containers of tests.
+# The server that tests run without the race detector.
 .PHONY: testprograms
-testprograms: deps-containers
+testprograms: deps-containers hello
 	@$(WITH_C) hack/build.sh testserver -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/ ./internal/testkit/testserver
-	@CGO_ENABLED=0 hack/build.sh hello -tags $(TAGS) -ldflags '-s -w' -o $(BIN)/ ./examples/hello
 
 # The programs of Kubernetes and of rik that the tests run.
 KUBERNETES := $(BIN)/kubectl $(BIN)/kube-apiserver $(BIN)/kube-controller-manager testprograms

@@ -47,6 +47,7 @@ runc --version 1.
 rik-shim --help riklet starts this program
 rik-dns --help riklet starts this program
 rik-unpack --help no arguments
+hello -h address of the HTTP server
 PROGRAMS
   hack/say.sh "all programs for $arch start"
 }
@@ -72,10 +73,10 @@ for arch in "${archs[@]}"; do
   hack/progress.sh "documentation of the packages" "$root/bin/package" docs "$bundle"
 
   mkdir -p "$work/bom"
-  for program in rik rikctl riklet rik-shim rik-unpack rik-dns runc; do
+  for program in rik rikctl riklet rik-shim rik-unpack rik-dns runc hello; do
     "$cyclonedx" bin -json -noserial -notimestamp -std -output "$work/bom/$program.json" "$bundle/$program" 2>/dev/null
   done
-  "$root/bin/package" sbom "$RIK_KERNEL_PACKAGE" "$dist/rik-$RIK_PACKAGE_VERSION-linux-$arch.cdx.json" "$work"/bom/{rik,rikctl,riklet,rik-shim,rik-unpack,rik-dns,runc}.json
+  "$root/bin/package" sbom "$RIK_KERNEL_PACKAGE" "$dist/rik-$RIK_PACKAGE_VERSION-linux-$arch.cdx.json" "$work"/bom/{rik,rikctl,riklet,rik-shim,rik-unpack,rik-dns,runc,hello}.json
 
   "$root/bin/package" nfpm "$bundle" "$RIK_PACKAGE_VERSION" "$arch" "$work/nfpm"
   # Compressing takes most of the time, so as many packages as there are cores are made at once.

@@ -28,7 +28,7 @@ static='-linkmode external -extldflags -static'
 mkdir -p "$out"
 CGO_ENABLED=1 hack/build.sh "rik ($arch)" -tags "$RIK_TAGS" -ldflags "${LDFLAGS:--s -w} $static" -o "$out/" ./cmd/rik
 CGO_ENABLED=0 hack/build.sh "other programs ($arch)" -tags "$RIK_TAGS" -ldflags "${LDFLAGS:--s -w}" -o "$out/" \
-  ./cmd/rikctl ./cmd/riklet ./cmd/rik-shim ./cmd/rik-unpack ./cmd/rik-dns ./cmd/rik-init
+  ./cmd/rikctl ./cmd/riklet ./cmd/rik-shim ./cmd/rik-unpack ./cmd/rik-dns ./cmd/rik-init ./examples/hello
 
 # runc is a module of its own. go install refuses GOBIN when it cross-compiles, so it gets a GOPATH.
 # The tags and flags are those of runc's own static build.

@@ -64,6 +64,18 @@ func newFlags() flags {
 	}
 }
 
+// server adds all flags of a server.
+func (f *flags) server(s *pflag.FlagSet) {
+	f.common(s)
+	f.listening(s)
+	f.plane(s)
+	f.schedulerPorts(s)
+	f.nodeTimeout(s)
+	f.legacy(s)
+	s.BoolVar(&f.noAgent, "no-agent", false, "do not run instances on this machine")
+	f.node.AddFlags(s)
+}
+
 func (f *flags) common(s *pflag.FlagSet) {
 	s.StringVar(&f.control.DataDir, "data-dir", env("DATABASE_LOCATION", defaultDataDir), "directory of the cluster's data, certificates and credentials [DATABASE_LOCATION]")
 	f.log.Add(s)

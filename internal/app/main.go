@@ -108,10 +108,10 @@ func rikCommand() *cobra.Command {
 		Use:   "rik",
 		Short: "rik runs containers, microVMs and processes on one machine or many",
 		Long: "rik runs containers, microVMs and processes on one machine or many.\n\n" +
-			"Start here: rik server, then rikctl get nodes. rik deploy, get, delete and debug are\n" +
-			"the commands of rikctl with these names; rikctl has many more.",
+			"Start here: rik demo, or rik server and then rikctl get nodes. rik deploy, get, delete\n" +
+			"and debug are the commands of rikctl with these names; rikctl has many more.",
 	}
-	command.AddCommand(serverCommand(), simulateCommand())
+	command.AddCommand(serverCommand(), demoCommand(), simulateCommand())
 	command.AddCommand(node.Commands()...)
 	command.AddCommand(node.InstallCommand("rik", checkServerFlags))
 	command.AddCommand(node.DoctorCommand(doctor.RoleServer))
@@ -144,14 +144,7 @@ func serverCommand() *cobra.Command {
 			return withLog(&f, func(log *slog.Logger) error { return runServer(c.Context(), &f, log) })
 		},
 	}
-	f.common(c.Flags())
-	f.listening(c.Flags())
-	f.plane(c.Flags())
-	f.schedulerPorts(c.Flags())
-	f.nodeTimeout(c.Flags())
-	f.legacy(c.Flags())
-	c.Flags().BoolVar(&f.noAgent, "no-agent", false, "do not run instances on this machine")
-	f.node.AddFlags(c.Flags())
+	f.server(c.Flags())
 	return c
 }
 

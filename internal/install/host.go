@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"slices"
 	"strings"
 )
 
@@ -90,6 +91,16 @@ func parseState(out string) UnitState {
 		}
 	}
 	return s
+}
+
+// Starts reports whether a unit runs, or is about to run. Without systemd no unit does.
+func (Systemd) Starts(ctx context.Context, unit string) bool {
+	if !booted() {
+		return false
+	}
+	// The exit code of a unit that is starting is not 0.
+	out, _ := exec.CommandContext(ctx, "systemctl", "is-active", unit).Output()
+	return slices.Contains([]string{"active", "activating", "reloading"}, strings.TrimSpace(string(out)))
 }
 
 // Stop implements Host.

@@ -55,7 +55,7 @@ func (m *machine) EnsureUser(_ context.Context, n, _ string) (bool, error) {
 func newBundle(t *testing.T, version string, leaveOut ...string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"rik", "rikctl", "riklet", "rik-shim", "rik-unpack", "rik-dns", "runc", "guest/kernel", "man/rik/man8/rik.8", "completions/rikctl/fish/vendor_completions.d/rikctl.fish"} {
+	for _, name := range []string{"rik", "rikctl", "riklet", "rik-shim", "rik-unpack", "rik-dns", "runc", "hello", "guest/kernel", "man/rik/man8/rik.8", "completions/rikctl/fish/vendor_completions.d/rikctl.fish"} {
 		if !slices.Contains(leaveOut, name) {
 			writeFile(t, filepath.Join(dir, name), name+" "+version)
 		}

@@ -106,8 +106,8 @@ type File struct {
 }
 
 // nodePrograms are the programs of a node. runc is part of rik, because the versions of runc in
-// distributions have known container escapes.
-var nodePrograms = []string{"riklet", "rik-shim", "rik-unpack", "rik-dns", "runc"}
+// distributions have known container escapes. hello is the program in the sample of "rik demo".
+var nodePrograms = []string{"riklet", "rik-shim", "rik-unpack", "rik-dns", "runc", "hello"}
 
 // Files returns the files of a package, sorted by path. The lists of man pages, completions and
 // licenses come from the bundle.
