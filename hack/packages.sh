@@ -41,7 +41,7 @@ started() {
     grep -qF -- "$expect" <<<"$out" || { echo "$program for $arch does not start: $program $argument printed: ${out:0:300}" >&2; return 1; }
   done <<'PROGRAMS'
 rik version v
-rikctl version --client
+rikctl version Client: v
 riklet --help --server
 runc --version 1.
 rik-shim --help riklet starts this program
