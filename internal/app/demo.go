@@ -69,7 +69,7 @@ type demonstration struct {
 func demoCommand() *cobra.Command {
 	d := demonstration{server: newFlags(), root: os.Geteuid() == 0, service: func(context.Context) bool { return false }}
 	c := &cobra.Command{
-		Use:   "demo [-- FLAGS OF THE SERVER]",
+		Use:   "demo [flags] [-- FLAGS OF THE SERVER]",
 		Short: "Run a sample application and print its address; start a server if none runs here",
 		Long: "Run a sample application and print its address. If a server runs on this machine, the demo\n" +
 			"uses it. Otherwise it starts one in the foreground, like \"rik server\": Ctrl-C stops the server,\n" +

@@ -128,7 +128,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/heap", MustNot: heavy},
 	{Under: "internal/install", May: []string{"internal/install", "internal/pause"}, MustNot: heavy},
 	{Under: "internal/ociimage", MustNot: heavy},
-	{Under: "internal/demo", May: append([]string{"internal/ociimage"}, shared...), MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver"}},
+	{Under: "internal/demo", May: append([]string{"internal/install/layout", "internal/ociimage"}, shared...), MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver"}},
 	{Under: "internal/reconcile", May: []string{"api"}},
 	{Under: "internal/scheduler/placement", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/scheduler", May: shared, MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/client-go"}},

@@ -60,7 +60,7 @@ func (d *Demo) awaitEnd(ctx context.Context) error {
 
 // RemoveImage removes the image, and the directory of images if it is empty then.
 func (d *Demo) RemoveImage() error {
-	if err := os.RemoveAll(d.layout()); err != nil {
+	if err := os.RemoveAll(d.imageDir()); err != nil {
 		return fmt.Errorf("removing the image: %w", err)
 	}
 	// An error means that the directory has other images, or is gone.

@@ -9,18 +9,15 @@ import (
 	"path/filepath"
 
 	"rik.dev/rik/internal/executable"
+	"rik.dev/rik/internal/install/layout"
 	"rik.dev/rik/internal/ociimage"
 )
 
-const (
-	// layoutName is the directory of the image in ImageDir.
-	layoutName = "rik-demo"
-	// tag is the image's tag in its layout.
-	tag = "v1"
-)
+// tag is the image's tag in its layout.
+const tag = "v1"
 
-// layout is the directory of the image, an OCI layout.
-func (d *Demo) layout() string { return filepath.Join(d.ImageDir, layoutName) }
+// imageDir is the directory of the image, an OCI layout.
+func (d *Demo) imageDir() string { return filepath.Join(d.ImageDir, layout.DemoImage) }
 
 // writeImage writes the image, unless it is there, and returns its reference. A node may read the
 // image at the same time, so a different image replaces it as a whole.
@@ -28,7 +25,7 @@ func (d *Demo) writeImage() (string, error) {
 	if err := executable.Check(d.Program); err != nil {
 		return "", fmt.Errorf("the sample program %s: %w: it is part of the package riklet and of the archive, and \"make build\" builds it", d.Program, err)
 	}
-	dir, err := filepath.Abs(d.layout())
+	dir, err := filepath.Abs(d.imageDir())
 	if err != nil {
 		return "", fmt.Errorf("--image-dir %q: %w", d.ImageDir, err)
 	}
@@ -46,7 +43,7 @@ func (d *Demo) replaceImage(dir string) (changed bool, err error) {
 	if err := os.MkdirAll(d.ImageDir, 0o755); err != nil {
 		return false, err
 	}
-	next, err := os.MkdirTemp(d.ImageDir, "."+layoutName+"-")
+	next, err := os.MkdirTemp(d.ImageDir, "."+layout.DemoImage+"-")
 	if err != nil {
 		return false, err
 	}

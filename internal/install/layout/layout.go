@@ -48,9 +48,12 @@ const (
 	StateDir   = "/var/lib/riklet"     // the node's images and records
 	RunDir     = "/run/riklet"         // the node's sockets; a tmpfs
 	NetworkDir = "/run/rik-network"    // the locks of the node's network
-	ImageDir   = "/var/lib/rik-images" // archives of images
+	ImageDir   = "/var/lib/rik-images" // images of users, and DemoImage
 	ConfigDir  = "/etc/rik"            // configuration
 )
+
+// DemoImage is the directory in ImageDir with the image of "rik demo".
+const DemoImage = "rik-demo"
 
 // Paths are the directories of programs and of their documentation.
 type Paths struct {
