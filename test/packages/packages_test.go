@@ -136,6 +136,13 @@ func TestPrivilegedPackages(t *testing.T) {
 			m.eventually("[ $(grep -c '200 OK' /test/kept) = 2 ] && echo kept", "kept")
 			m.eventually("rikctl get nodes", "Ready")
 
+			// The sample application of the documents, next to the one above.
+			began = time.Now()
+			m.run("rik demo --name sample --port 30090 && curl -sf http://127.0.0.1:30090/ | grep '^hello from sample-'")
+			t.Logf("%s: %.1f s from rik demo to an HTTP answer", w.name, time.Since(began).Seconds())
+			m.run("rik demo --name sample --down")
+			m.same("the demo", running)
+
 			for range 3 {
 				m.run("systemctl kill --kill-who=main --signal=KILL rik")
 				m.eventually("systemctl is-active rik", "active")
