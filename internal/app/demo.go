@@ -282,13 +282,18 @@ func (d *demonstration) withServer(ctx context.Context, began time.Time) error {
 
 // serve runs the server. It is an error if the server ends by itself.
 func (d *demonstration) serve(ctx context.Context, log *slog.Logger) error {
-	if err := runServer(ctx, &d.server, log); err != nil {
+	err := runServer(ctx, &d.server, log)
+	switch {
+	case ctx.Err() != nil:
+		// A server that is stopped while it starts reports what it could not finish.
+		if err != nil {
+			log.Warn("stopping the server", "err", err)
+		}
+		return nil
+	case err != nil:
 		return fmt.Errorf("running the server: %w", err)
 	}
-	if ctx.Err() == nil {
-		return errors.New("the server ended")
-	}
-	return nil
+	return errors.New("the server ended")
 }
 
 // ownedByRoot returns an error if the data belongs to another user, as that of a service without a
