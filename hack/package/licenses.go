@@ -77,7 +77,7 @@ func modulesOf(bundle string, p layout.Package) ([]module.Version, error) {
 }
 
 // licenseFile matches the names under which modules keep licenses, notices and copyrights.
-var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|copyright|patents)([-._].*)?$`)
+var licenseFile = regexp.MustCompile(`(?i)^((un)?licen[cs]e|copying|notice|copyright|patents)([-._].*)?$`)
 
 // elsewhere names the licenses of modules that lie in a subfolder of their repository, with the
 // license in the folder above, which is not part of the module.

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"rik.dev/rik/internal/app/logflag"
+	"rik.dev/rik/internal/doctor"
+	"rik.dev/rik/internal/doctor/facts"
 	"rik.dev/rik/internal/install"
 	"rik.dev/rik/internal/install/layout"
 	"rik.dev/rik/internal/version"
@@ -99,6 +101,9 @@ func installServerCommand(check func([]string) error) *cobra.Command {
 				return err
 			}
 			fmt.Fprint(c.OutOrStdout(), serverSteps(o))
+			if o.Start {
+				printFirewall(c, doctor.RoleServer)
+			}
 			return nil
 		},
 	}
@@ -116,6 +121,24 @@ func serverSteps(o install.Options) string {
 		"  rikctl get nodes                      # this machine\n" +
 		"  cat " + layout.DataDir + "/data/node-token      # the token with which other machines join\n" +
 		"  journalctl -u rik -f                  # its log\n"
+}
+
+// printFirewall prints what rik doctor finds about the firewall of this machine, and the commands
+// that open what rik needs. It prints nothing if nothing needs attention.
+func printFirewall(c *cobra.Command, role doctor.Role) {
+	o := doctorOptions{node: DefaultOptions(), usualRole: role}
+	o.addFlags(pflag.NewFlagSet("doctor", pflag.ContinueOnError))
+	config, err := o.config()
+	if err != nil {
+		return // "rik doctor" says why
+	}
+	report, err := doctor.Check(facts.Gather(c.Context(), config), []string{"firewall"})
+	if err != nil || report.Summary[doctor.Warning]+report.Summary[doctor.Error] == 0 {
+		return
+	}
+	fmt.Fprint(c.OutOrStdout(), "\nThe firewall of this machine needs attention:\n")
+	// The installation is complete, also if nobody reads this.
+	_ = report.Print(c.OutOrStdout(), "")
 }
 
 func installAgentCommand() *cobra.Command {
@@ -137,6 +160,9 @@ func installAgentCommand() *cobra.Command {
 				return err
 			}
 			o.Joined, o.Timeout = joinedStatus, joinTimeout
+			if o.Start {
+				defer printFirewall(c, doctor.RoleNode)
+			}
 			_, err = install.Install(c.Context(), o, install.Systemd{}, version.Version)
 			switch {
 			case errors.Is(err, install.ErrNotReady):
