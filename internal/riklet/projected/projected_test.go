@@ -130,7 +130,7 @@ func TestPublishRefusesPathsThatLeaveTheVolume(t *testing.T) {
 		t.Errorf("files after refused ones (-want +got):\n%s", diff)
 	}
 	if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
-		t.Errorf("beside the volume: %v, %v", entries, err)
+		t.Errorf("next to the volume: %v, %v", entries, err)
 	}
 	next := map[string]string{"b": "2"}
 	if err := Publish(dir, files(0o644, next)); err != nil {

@@ -436,7 +436,7 @@ func TestPrivilegedHalt(t *testing.T) {
 	n := newNetworkNode(t)
 	in, dir := counted(t, "u1", rikv1alpha1.RestartAlways)
 	n.killedWhileRunning(in)
-	for range 2 { // the second time there is nothing to do
+	for range 2 { // the second time nothing runs
 		d := n.open()
 		if err := errors.Join(d.Halt(t.Context()), d.Close(), n.closeStores()); err != nil {
 			t.Fatal(err)

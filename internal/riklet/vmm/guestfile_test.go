@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestGuestFile tests that only a file that somebody named must exist. A server looks for the files
+// TestGuestFile tests that only a file that a flag names must exist. A server looks for the files
 // twice.
 func TestGuestFile(t *testing.T) {
 	t.Parallel()

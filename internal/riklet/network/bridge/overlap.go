@@ -49,7 +49,7 @@ func (u Use) ours(bridge string) bool {
 	return u.Device == bridge || u.Protocol == RouteProtocol || IsDevice(u.Device)
 }
 
-// IsDevice reports whether a node creates devices with a name like this, besides the bridge: those of
+// IsDevice reports whether a node creates devices with a name like this, in addition to the bridge: those of
 // instances, and the overlay's.
 func IsDevice(name string) bool {
 	return deviceName.MatchString(name) || strings.HasPrefix(name, devicePrefix+".")
