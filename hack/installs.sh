@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests each way onto a machine, each on a Debian of its own with systemd: packages (.deb, .rpm)
 # and the archive. It builds the packages of the last commit, and those of an earlier version to
-# upgrade from: of the newest earlier commit that can build packages, or of the same commit under
-# a lower version. usage: installs.sh [-run PATTERN]...; the flags are those of go test.
+# upgrade from. The earlier version is the newest earlier commit that can build packages, or the
+# same commit under a lower version. usage: installs.sh [-run PATTERN]...; the flags are those of go test.
 # RIK_BARE_MIRROR is the Debian archive.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -80,11 +80,12 @@ for arch in "${archs[@]}"; do
 
   "$root/bin/package" nfpm "$bundle" "$RIK_PACKAGE_VERSION" "$arch" "$work/nfpm"
   # Compressing takes most of the time, so as many packages as there are cores are made at once.
+  for name in rik riklet rikctl; do
+    for format in deb rpm; do echo "$name $format $dist/${name}_${RIK_PACKAGE_VERSION}_$arch.$format"; done
+  done >"$work/nfpm/list"
   # shellcheck disable=SC2016 # the inner shell expands it
-  hack/progress.sh "the packages for $arch" xargs -P "$(nproc)" -L 1 bash -euc '"$1" package -f "$2/$3.yaml" -p "$4" -t "$5" >/dev/null' - "$nfpm" "$work/nfpm" < <(
-    for name in rik riklet rikctl; do
-      for format in deb rpm; do echo "$name $format $dist/${name}_${RIK_PACKAGE_VERSION}_$arch.$format"; done
-    done)
+  hack/progress.sh "the packages for $arch" xargs -a "$work/nfpm/list" -P "$(nproc)" -L 1 \
+    bash -euc '"$1" package -f "$2/$3.yaml" -p "$4" -t "$5" >/dev/null' - "$nfpm" "$work/nfpm"
 
   # The archive has the same files. Its rik installs them.
   top=rik-$RIK_PACKAGE_VERSION-linux-$arch

@@ -151,8 +151,8 @@ func settingsOf(p layout.Package, bundle, version, arch, scratch string, date ti
 	return s, nil
 }
 
-// overridesOf returns the file that tells lintian what is intended: all programs are static, so
-// that one package works on every distribution, and a configuration file can have a join token.
+// overridesOf returns the file with what lintian has to accept. All programs are static, so one
+// package works on every distribution. A configuration file can have a join token.
 func overridesOf(p layout.Package) []layout.File {
 	return []layout.File{{
 		Package: p, Kind: layout.Text, Path: path.Join("/usr/share/lintian/overrides", string(p)), Mode: 0o644,

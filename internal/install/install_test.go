@@ -16,7 +16,7 @@ import (
 	"rik.dev/rik/internal/install/layout"
 )
 
-// machine is a Host that records what it was told to do.
+// machine is a Host that records its calls.
 type machine struct {
 	calls   []string
 	stopErr error

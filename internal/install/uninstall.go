@@ -22,7 +22,7 @@ type Removal struct {
 	Live bool
 	// KeepData leaves the data of the cluster and of the node, and the configuration.
 	KeepData bool
-	// Directories have data beside the default directories, because flags of the service name
+	// Directories have data outside of the default directories, because flags of the service name
 	// them.
 	Directories []string
 	// StopNode stops the instances of this machine's node and removes its mounts, cgroups and
@@ -57,7 +57,7 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 	var problems []error
 	for _, name := range record.Files {
 		if path.Dir(name) == layout.Under(record.Prefix).Commands && !isLink(o.on(name)) {
-			continue // somebody replaced the command with a program of another origin
+			continue // another program replaced the command
 		}
 		problems = append(problems, removeFile(o.on(name)))
 	}

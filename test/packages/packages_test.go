@@ -1,6 +1,7 @@
-// Package packages tests each way onto a machine, on a Debian with systemd that the test boots:
-// installation, an application that answers, upgrade, kills and restarts of the service, a reboot
-// of the machine, removal, and a comparison of the machine with what it was before.
+// Package packages tests each way onto a machine, on a Debian with systemd that the test boots. Each
+// test installs rik, waits for an application that answers, and upgrades rik. Then it kills and
+// restarts the service, reboots the machine, and removes rik. At the end it compares the machine
+// with what it was before.
 //
 // hack/installs.sh builds the packages and the Debian, and runs the tests. They need root.
 package packages

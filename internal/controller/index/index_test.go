@@ -69,7 +69,7 @@ func TestReplacedUnderItsName(t *testing.T) {
 	v.Observe(object("a", "u2", 3, "n"))
 	v.Observe(object("a", "u2", 4, "n"))
 	if want := "[new u1 gone u1 new u2 changed u2]"; fmt.Sprint(seen) != want {
-		t.Errorf("heard %v, want %s", seen, want)
+		t.Errorf("received %v, want %s", seen, want)
 	}
 	if v.ByUID("u1") != nil || len(v.All()) != 1 {
 		t.Error("the earlier object is still there")
@@ -226,14 +226,14 @@ func TestReplaceKeepsLaterWrites(t *testing.T) {
 // from an earlier one. The index then has the state of the datastore, not the later one.
 func TestReplaceAfterARestore(t *testing.T) {
 	t.Parallel()
-	v, heard := index.NewInstances(), shadow{}
-	v.Subscribe(heard.listen)
+	v, received := index.NewInstances(), shadow{}
+	v.Subscribe(received.listen)
 	v.Observe(object("a", "u1", 30, "n"))
 	v.Observe(object("b", "u2", 31, "n"))
 	v.Put(object("c", "u3", 33, "n"))
 	v.Replace([]*rikv1alpha1.Instance{object("a", "u1", 5, ""), object("b", "u0", 6, "")}, 20)
-	if want := (shadow{"u1": "5", "u0": "6"}); !maps.Equal(heard, want) || len(v.OnNode("n")) != 0 || len(v.All()) != 2 {
-		t.Errorf("heard %v, want %v; the index has %v", heard, want, v.All())
+	if want := (shadow{"u1": "5", "u0": "6"}); !maps.Equal(received, want) || len(v.OnNode("n")) != 0 || len(v.All()) != 2 {
+		t.Errorf("received %v, want %v; the index has %v", received, want, v.All())
 	}
 	v.Observe(object("a", "u1", 21, "m"))
 	v.Put(object("d", "u4", 22, "m"))
@@ -242,28 +242,28 @@ func TestReplaceAfterARestore(t *testing.T) {
 	}
 }
 
-// TestScopes: a scope hears of the instances that are there when it begins, then of all changes
+// TestScopes: a scope receives the instances that are there when it begins, then of all changes
 // until it ends.
 func TestScopes(t *testing.T) {
 	t.Parallel()
 	v := index.NewInstances()
 	v.Observe(object("a", "u1", 1, ""))
-	s, heard := v.Scope(), 0
-	s.Subscribe(func(_, _ *rikv1alpha1.Instance) { heard++ })
+	s, received := v.Scope(), 0
+	s.Subscribe(func(_, _ *rikv1alpha1.Instance) { received++ })
 	v.Observe(object("b", "u2", 2, ""))
-	if heard != 0 {
-		t.Fatalf("heard %d changes before it began", heard)
+	if received != 0 {
+		t.Fatalf("received %d changes before it began", received)
 	}
 	s.Begin()
 	s.Put(object("c", "u3", 3, ""))
 	v.Put(object("d", "u4", 4, ""))
-	if heard != 4 || len(s.All()) != 4 || len(v.All()) != 4 {
-		t.Errorf("heard %d changes, the scope has %d and the index %d, want 4 each", heard, len(s.All()), len(v.All()))
+	if received != 4 || len(s.All()) != 4 || len(v.All()) != 4 {
+		t.Errorf("received %d changes, the scope has %d and the index %d, want 4 each", received, len(s.All()), len(v.All()))
 	}
 	s.End()
 	s.End()
-	if v.Observe(object("e", "u5", 5, "")); heard != 4 {
-		t.Errorf("heard %d changes after its end", heard)
+	if v.Observe(object("e", "u5", 5, "")); received != 4 {
+		t.Errorf("received %d changes after its end", received)
 	}
 }
 
@@ -300,15 +300,15 @@ func TestFollow(t *testing.T) {
 	first.ResourceVersion = ""
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(first).Build()
 	v := index.NewInstances()
-	heard := make(chan string, 10)
+	received := make(chan string, 10)
 	v.Subscribe(func(before, after *rikv1alpha1.Instance) {
 		switch {
 		case after == nil:
-			heard <- "gone " + before.Name
+			received <- "gone " + before.Name
 		case before == nil:
-			heard <- "new " + after.Name
+			received <- "new " + after.Name
 		default:
-			heard <- "changed " + after.Name
+			received <- "changed " + after.Name
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -316,14 +316,14 @@ func TestFollow(t *testing.T) {
 	go func() { ended <- v.Follow(ctx, listing{c}) }()
 	next := func(timeout time.Duration) string {
 		select {
-		case s := <-heard:
+		case s := <-received:
 			return s
 		case <-time.After(timeout):
 			return "nothing"
 		}
 	}
 	if got := next(time.Minute); got != "new a" {
-		t.Fatalf("heard %q, want the list", got)
+		t.Fatalf("received %q, want the list", got)
 	}
 	<-v.Synced()
 	// The fake client drops the events between the list and the watch, so change it until the
@@ -337,7 +337,7 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	if said != "changed a" || len(v.OnNode("n")) != 1 {
-		t.Errorf("heard %q, want the change", said)
+		t.Errorf("received %q, want the change", said)
 	}
 	if err := c.Delete(t.Context(), changed); err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestFollow(t *testing.T) {
 		said = next(time.Minute)
 	}
 	if said != "gone a" || len(v.All()) != 0 {
-		t.Errorf("heard %q, want the deletion", said)
+		t.Errorf("received %q, want the deletion", said)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -1,10 +1,10 @@
-// Package layout describes the files of an installation of rik: which file belongs to which
-// package, where it is on the machine, and the text of the systemd units and of the configuration
-// files. The packages (.deb, .rpm), the archive, "rik install" and "make install" all use this
+// Package layout describes the files of an installation of rik. It says which file belongs to which
+// package, and where it is on the machine. It has the texts of the systemd units and of the
+// configuration files. The packages (.deb, .rpm), the archive, "rik install" and "make install" all use this
 // description, so an installation looks the same whichever way it was made.
 //
-// A bundle is a directory with everything that an installation needs, in the form that the archive
-// has: the programs and the directory guest at its top, man pages below man, completions below
+// A bundle is a directory with everything that an installation needs. The archive has the same form.
+// The programs and the directory guest are at its top. Man pages are below man, completions below
 // completions, and licenses below doc. The folder bin of a checkout is a bundle without man pages,
 // completions and licenses.
 //
