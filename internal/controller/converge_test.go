@@ -33,9 +33,12 @@ func TestAutomaticConverges(t *testing.T) {
 			}
 		})
 	}
-	if got := c.unchanged(list); got != n {
-		t.Errorf("the index has %d of %d instances as they are stored", got, n)
-	}
+	c.eventually("the index is current", func() string {
+		if got := c.unchanged(c.instances()); got != n {
+			return fmt.Sprintf("it has %d of %d instances as they are stored", got, n)
+		}
+		return ""
+	})
 	c.eventually("the workload's status", func() string {
 		w := c.workload("web")
 		if w.Status.ReadyReplicas == n && meta.IsStatusConditionTrue(w.Status.Conditions, rikv1alpha1.WorkloadAvailable) &&

@@ -137,14 +137,16 @@ func TestPrivilegedProbesTakeThePathOfClients(t *testing.T) {
 			n.await(kind+"-"+how+"-loopback", "refused", func(s rikv1alpha1.InstanceStatus) bool {
 				return !s.Ready && len(s.Containers) == 1 && strings.Contains(s.Containers[0].Message, "connection refused")
 			})
-			// port-forward reaches both servers.
+			// port-forward reaches both servers. A probe is also refused before the server listens.
 			for _, listen := range []string{"-own", "-loopback"} {
-				conn, err := n.driver.Dial(t.Context(), kind+"-"+how+listen, 8080)
-				if err != nil {
-					t.Errorf("forwarding a port of %s-%s%s: %v", kind, how, listen, err)
-					continue
-				}
-				_ = conn.Close()
+				eventually(t, func() string {
+					conn, err := n.driver.Dial(t.Context(), kind+"-"+how+listen, 8080)
+					if err != nil {
+						return fmt.Sprintf("forwarding a port of %s-%s%s: %v", kind, how, listen, err)
+					}
+					_ = conn.Close()
+					return ""
+				})
 			}
 		}
 	}
