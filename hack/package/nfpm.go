@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -39,10 +42,12 @@ type settings struct {
 }
 
 type content struct {
-	Source string   `json:"src,omitempty"`
-	Path   string   `json:"dst"`
-	Type   string   `json:"type,omitempty"`
-	Info   fileInfo `json:"file_info"`
+	Source string `json:"src,omitempty"`
+	Path   string `json:"dst"`
+	Type   string `json:"type,omitempty"`
+	// Packager limits an entry to one format.
+	Packager string   `json:"packager,omitempty"`
+	Info     fileInfo `json:"file_info"`
 }
 
 type fileInfo struct {
@@ -139,6 +144,9 @@ func settingsOf(p layout.Package, bundle, version, arch, scratch string, date ti
 	if err != nil {
 		return s, err
 	}
+	for _, dir := range directoriesOf(files) {
+		s.Contents = append(s.Contents, content{Path: dir, Type: "dir", Packager: "rpm", Info: fileInfo{Mode: 0o755, MTime: date, Owner: "root", Group: "root"}})
+	}
 	for _, f := range append(files, overridesOf(p)...) {
 		c, err := contentOf(f, bundle, filepath.Join(scratch, "files"), date)
 		if err != nil {
@@ -149,6 +157,19 @@ func settingsOf(p layout.Package, bundle, version, arch, scratch string, date ti
 		}
 	}
 	return s, nil
+}
+
+// directoriesOf returns the directories that a removal must remove. dpkg removes each directory that
+// is empty; rpm removes only those that a package lists. Packages may list the same directory.
+func directoriesOf(files []layout.File) []string {
+	ours := regexp.MustCompile(`^/(usr/lib/rik|etc/rik|usr/share/doc/rik|usr/share/fish)`)
+	found := map[string]bool{}
+	for _, f := range files {
+		for dir := path.Dir(f.Path); ours.MatchString(dir); dir = path.Dir(dir) {
+			found[dir] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 // overridesOf returns the file with what lintian has to accept. All programs are static, so one

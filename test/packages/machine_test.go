@@ -37,11 +37,11 @@ func newMachine(t testing.TB) *machine {
 	t.Helper()
 	base := environment(t, "RIK_DEBIAN_ROOT")
 	// Not t.TempDir: with mounts left in it, its cleanup would remove what is mounted.
-	dir, err := os.MkdirTemp("", "rik-machine-")
+	dir, err := os.MkdirTemp("", "machine-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{TB: t, root: filepath.Join(dir, "root"), group: "rik-test-" + filepath.Base(dir)}
+	m := &machine{TB: t, root: filepath.Join(dir, "root"), group: "test-" + filepath.Base(dir)}
 	t.Cleanup(func() {
 		m.off()
 		if err := errors.Join(m.removeGroups(), remove(dir)); err != nil {
@@ -93,7 +93,7 @@ func (m *machine) boot() {
   if [ $c = cpuset ]; then for f in cpus mems; do cat /sys/fs/cgroup/cpuset/cpuset.$f >/sys/fs/cgroup/cpuset/$1/cpuset.$f; done; fi
   echo $$ >/sys/fs/cgroup/$c/$1/cgroup.procs
 done
-exec script -qfec "exec systemd-nspawn --register=no --keep-unit --private-network --capability=all --system-call-filter='@keyring bpf @mount @module' --machine=rik-test -b -D $2" $3`
+exec script -qfec "exec systemd-nspawn --register=no --keep-unit --private-network --capability=all --system-call-filter='@keyring bpf @mount @module' --machine=test -b -D $2" $3`
 	m.nspawn = exec.Command("bash", "-c", script, "-", m.group, m.root, m.console())
 	m.nspawn.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := m.nspawn.Start(); err != nil {
