@@ -67,12 +67,18 @@ type Paths struct {
 	Share string
 }
 
-// Under returns the paths below a prefix. With "/usr" they are the paths of the packages.
+// Under returns the paths below a prefix. With "/usr" they are the paths of the packages. systemd
+// reads the units of no other prefix than "/usr" and "/usr/local" (systemd.unit(5)), so with another
+// one they are in /etc.
 func Under(prefix string) Paths {
+	units := "/etc/systemd/system"
+	if prefix == "/usr" || prefix == "/usr/local" {
+		units = path.Join(prefix, "lib/systemd/system")
+	}
 	return Paths{
 		Programs: path.Join(prefix, "lib/rik"),
 		Commands: path.Join(prefix, "bin"),
-		Units:    path.Join(prefix, "lib/systemd/system"),
+		Units:    units,
 		Share:    path.Join(prefix, "share"),
 	}
 }

@@ -67,3 +67,15 @@ func TestUnitsAreValid(t *testing.T) {
 		})
 	}
 }
+
+// TestUnitsAreWhereSystemdReadsThem: the paths are those of systemd.unit(5).
+func TestUnitsAreWhereSystemdReadsThem(t *testing.T) {
+	t.Parallel()
+	for prefix, want := range map[string]string{
+		"/usr": "/usr/lib/systemd/system/rik.service", "/usr/local": "/usr/local/lib/systemd/system/rik.service", "/opt/rik": "/etc/systemd/system/rik.service",
+	} {
+		if got := Unit(Server, Under(prefix), UnitOptions{}).Path; got != want {
+			t.Errorf("the unit with the prefix %s is %s, want %s", prefix, got, want)
+		}
+	}
+}
