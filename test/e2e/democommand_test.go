@@ -23,7 +23,7 @@ func TestPrivilegedDemoCommand(t *testing.T) {
 	if !rikcluster.Alone(t) {
 		return
 	}
-	dir, err := os.MkdirTemp("/var/tmp", "rik-e2e-democommand-")
+	dir, err := os.MkdirTemp("/var/tmp", "rik-e2e-sample-")
 	if err != nil {
 		t.Fatal(err)
 	}
