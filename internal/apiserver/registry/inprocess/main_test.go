@@ -3,7 +3,6 @@ package inprocess_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"testing"
 
@@ -19,19 +18,7 @@ import (
 
 var etcd *registrytest.Server
 
-func TestMain(m *testing.M) {
-	var err error
-	if etcd, err = registrytest.Start(); err != nil {
-		fmt.Fprintln(os.Stderr, "starting etcd:", err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := etcd.Stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stopping etcd:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { registrytest.Main(m, &etcd) }
 
 // fixtures counts the fixtures: a benchmark is run several times under one name.
 var fixtures atomic.Int64

@@ -5,6 +5,7 @@ package registrytest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -35,6 +36,22 @@ var installed = sync.OnceFunc(func() { install.Install(legacyscheme.Scheme) })
 type Server struct {
 	etcd *etcd.Server
 	dir  string
+}
+
+// Main is the TestMain of a package whose tests share a datastore: it starts one, runs the tests, and
+// stops it.
+func Main(m *testing.M, server **Server) {
+	var err error
+	if *server, err = Start(); err != nil {
+		fmt.Fprintln(os.Stderr, "starting etcd:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := (*server).Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stopping etcd:", err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // Start runs an etcd in its own directory, for a whole test package. Call it in TestMain.
