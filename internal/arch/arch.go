@@ -126,7 +126,7 @@ var Rules = append(rikctlRules(), []Rule{
 	// Seven packages act on fences. Their decisions are arithmetic of times, and part of the node agent.
 	{Under: "internal/fencing", MustNot: append([]string{"k8s.io", "sigs.k8s.io", "google.golang.org", "github.com"}, heavy...)},
 	{Under: "internal/heap", MustNot: heavy},
-	{Under: "internal/install", May: []string{"internal/install", "internal/pause"}, MustNot: heavy},
+	{Under: "internal/install", May: []string{"internal/atomicfile", "internal/install", "internal/pause"}, MustNot: heavy},
 	{Under: "internal/ociimage", MustNot: heavy},
 	{Under: "internal/demo", May: append([]string{"internal/install/layout", "internal/ociimage"}, shared...), MustNot: []string{"k8s.io/kubernetes", "k8s.io/apiserver"}},
 	{Under: "internal/reconcile", May: []string{"api"}},

@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/iotest"
 )
 
 var writers = map[string]func(string, []byte) error{"Write": Write, "WriteUnsynced": WriteUnsynced}
@@ -76,4 +78,25 @@ func wantOnly(t *testing.T, path string) {
 	if err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(path) {
 		t.Errorf("the directory has %v, %v, want only %s", entries, err, filepath.Base(path))
 	}
+}
+
+func TestCopySetsTheMode(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "program")
+	for _, mode := range []os.FileMode{0o755, 0o644} {
+		if err := Copy(path, strings.NewReader(mode.String()), mode); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != mode {
+			t.Errorf("the file has the mode %v, %v, want %v", info.Mode(), err, mode)
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != mode.String() {
+			t.Errorf("the file is %q, %v", text, err)
+		}
+	}
+	if err := Copy(path, iotest.ErrReader(os.ErrClosed), 0o600); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Copy() = %v, want the error of the reader", err)
+	}
+	wantOnly(t, path)
 }

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/install/layout"
 )
 
@@ -253,7 +254,7 @@ func (o *Options) writeFile(f layout.File, r *Record) error {
 	if f.Kind == layout.Link {
 		return replaceLink(f.Target, o.on(f.Path))
 	}
-	return errors.Join(copyFile(from, o.on(f.Path), f.Mode), from.Close())
+	return errors.Join(atomicfile.Copy(o.on(f.Path), from, f.Mode), from.Close())
 }
 
 // makeDirectories creates a directory and its missing parents, and records those that it created.
@@ -292,25 +293,6 @@ func replaceLink(target, at string) error {
 	return os.Rename(temporary, at)
 }
 
-// copyFile writes a new file and renames it: a running program keeps its old file.
-func copyFile(from io.Reader, to string, mode fs.FileMode) (err error) {
-	temporary, err := os.CreateTemp(filepath.Dir(to), "."+filepath.Base(to)+"-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(temporary.Name()))
-		}
-	}()
-	_, err = io.Copy(temporary, from)
-	err = errors.Join(err, temporary.Chmod(mode), temporary.Sync(), temporary.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(temporary.Name(), to)
-}
-
 // configure writes the configuration file of the service, unless one exists and no settings are
 // given.
 func (o *Options) configure() error {
@@ -332,7 +314,7 @@ func (o *Options) configure() error {
 	if err != nil {
 		return err
 	}
-	if err := copyFile(strings.NewReader(changed), to, config.Mode); err != nil {
+	if err := atomicfile.Copy(to, strings.NewReader(changed), config.Mode); err != nil {
 		return fmt.Errorf("writing the configuration: %w", err)
 	}
 	return nil
@@ -343,7 +325,7 @@ func (o *Options) save(r Record) error {
 	if err != nil {
 		return fmt.Errorf("programmer error: encoding the record: %w", err)
 	}
-	return copyFile(bytes.NewReader(append(text, '\n')), o.on(recordPath(o.Prefix)), 0o644)
+	return atomicfile.Copy(o.on(recordPath(o.Prefix)), bytes.NewReader(append(text, '\n')), 0o644)
 }
 
 func recordPath(prefix string) string {
