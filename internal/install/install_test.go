@@ -293,6 +293,22 @@ func TestSettings(t *testing.T) {
 	}
 	root := t.TempDir()
 	writeFile(t, filepath.Join(root, "etc/rik/agent.env"), "#RIKLET_FLAGS=--x\nRIKLET_FLAGS=\"--state-dir /a --node-label b=c\"\n")
+	for _, value := range []string{"plain", "a b", `"$HOME\` + "`x`", `back\slash#`} {
+		text, err := setAll("", []Setting{{"A", value}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(root, "settings")
+		writeFile(t, file, text)
+		if got, err := ReadSettings([]string{file}); err != nil || got["A"] != value {
+			t.Errorf("%q was written as %q and read as %q, %v", value, text, got["A"], err)
+		}
+	}
+	// The file of earlier versions counts where the newer one sets nothing.
+	writeFile(t, filepath.Join(root, "etc/default/rik"), "RIK_SERVER_FLAGS='--data-dir /b'\n")
+	if got, err := FlagsOf(root, layout.Server); err != nil || !slices.Equal(got, []string{"--data-dir", "/b"}) {
+		t.Errorf("FlagsOf() = %q, %v", got, err)
+	}
 	if got, err := FlagsOf(root, layout.Node); err != nil || !slices.Equal(got, []string{"--state-dir", "/a", "--node-label", "b=c"}) {
 		t.Errorf("FlagsOf() = %q, %v", got, err)
 	}

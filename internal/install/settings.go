@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"rik.dev/rik/internal/install/layout"
@@ -61,22 +62,45 @@ func (s Setting) line() (string, error) {
 	return s.Name + `="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "$", `\$`, "`", "\\`").Replace(s.Value) + `"`, nil
 }
 
-// FlagsOf returns the flags of a service, from its configuration file. systemd splits the value at
-// spaces. A missing file has no flags.
+// FlagsOf returns the flags of a service, from its files of settings. systemd splits the value at
+// spaces.
 func FlagsOf(root string, p layout.Package) ([]string, error) {
-	text, err := os.ReadFile(filepath.Join(root, layout.ConfigOf(p).Path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	var files []string
+	for _, name := range layout.SettingsFiles(p) {
+		files = append(files, filepath.Join(root, name))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w", err)
-	}
-	name := map[layout.Package]string{layout.Server: "RIK_SERVER_FLAGS", layout.Node: "RIKLET_FLAGS"}[p]
-	var flags []string
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(strings.TrimSpace(line), name+"="); found {
-			flags = strings.Fields(strings.Trim(value, `"'`))
+	settings, err := ReadSettings(files, fs.ErrNotExist)
+	return strings.Fields(settings[layout.FlagsVariable(p)]), err
+}
+
+// ReadSettings reads files in the format of systemd's EnvironmentFile=; a later file wins. It skips
+// files that cannot be opened with one of the errors.
+func ReadSettings(files []string, skip ...error) (map[string]string, error) {
+	all := map[string]string{}
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if slices.ContainsFunc(skip, func(s error) bool { return errors.Is(err, s) }) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+			if !ok || strings.HasPrefix(name, "#") {
+				continue
+			}
+			all[name] = unquote(value)
 		}
 	}
-	return flags, nil
+	return all, nil
+}
+
+// unquote removes the quotes around a value. In double quotes it removes the backslashes that line
+// adds.
+func unquote(value string) string {
+	if inside, ok := strings.CutPrefix(value, `"`); ok && strings.HasSuffix(inside, `"`) {
+		return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\$`, "$", "\\`", "`").Replace(strings.TrimSuffix(inside, `"`))
+	}
+	return strings.Trim(value, "'")
 }

@@ -95,7 +95,7 @@ func installServerCommand(check func([]string) error) *cobra.Command {
 			}
 			o.ControlPlaneOnly = noAgent
 			if len(flags) > 0 {
-				o.Settings = []install.Setting{{Name: "RIK_SERVER_FLAGS", Value: strings.Join(flags, " ")}}
+				o.Settings = []install.Setting{{Name: layout.FlagsVariable(layout.Server), Value: strings.Join(flags, " ")}}
 			}
 			if _, err := install.Install(c.Context(), o, install.Systemd{}, version.Version); err != nil {
 				return err
@@ -198,7 +198,7 @@ func checkAgentFlags(flags []string) error {
 func agentSettings(server, token, tokenFile string, flags []string, o install.Options) ([]install.Setting, error) {
 	var settings []install.Setting
 	if len(flags) > 0 {
-		settings = append(settings, install.Setting{Name: "RIKLET_FLAGS", Value: strings.Join(flags, " ")})
+		settings = append(settings, install.Setting{Name: layout.FlagsVariable(layout.Node), Value: strings.Join(flags, " ")})
 	}
 	if server == "" && token == "" && tokenFile == "" {
 		if _, err := install.ReadRecord(o.Root, o.Prefix); err == nil || !o.Start {

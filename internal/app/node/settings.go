@@ -1,20 +1,20 @@
 package node
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"rik.dev/rik/internal/install"
+	"rik.dev/rik/internal/install/layout"
 )
 
-// settingsFiles are the files with the settings of the services, in the order in which systemd reads
-// them: a later file wins.
-var settingsFiles = []string{"/etc/default/rik", "/etc/rik/server.env", "/etc/default/riklet", "/etc/rik/agent.env"}
+// settingsFiles are the files with the settings of the services.
+var settingsFiles = slices.Concat(layout.SettingsFiles(layout.Server), layout.SettingsFiles(layout.Node))
 
 // settings are what the files of services set: variables, and flags in RIK_SERVER_FLAGS and
 // RIKLET_FLAGS.
@@ -24,33 +24,18 @@ type settings map[string]string
 var variables = map[string]string{"RIK_SERVER": "server", "DATABASE_LOCATION": "data-dir", "PORT": "port"}
 
 // flagVariables have further flags of the services.
-var flagVariables = []string{"RIK_SERVER_FLAGS", "RIKLET_FLAGS"}
+var flagVariables = []string{layout.FlagsVariable(layout.Server), layout.FlagsVariable(layout.Node)}
 
-// readSettings reads files in the format of systemd's EnvironmentFile=. Files that do not exist are
-// skipped, and so are those that this user may not read, unless must is set.
+// readSettings reads files of settings. Files that do not exist are skipped, and so are those that
+// this user may not read, unless must is set.
 func readSettings(files []string, must bool) (settings, error) {
-	all := settings{}
-	for _, path := range files {
-		f, err := os.Open(path)
-		if !must && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-			continue
-		}
-		if err != nil {
-			return nil, usagef("--config: %w", err)
-		}
-		for scanner := bufio.NewScanner(f); scanner.Scan(); {
-			name, value, ok := strings.Cut(strings.TrimSpace(scanner.Text()), "=")
-			if !ok || strings.HasPrefix(name, "#") {
-				continue
-			}
-			if unquoted, err := strconv.Unquote(value); err == nil {
-				value = unquoted
-			}
-			all[name] = strings.Trim(value, "'")
-		}
-		if err := f.Close(); err != nil {
-			return nil, err
-		}
+	skip := []error{fs.ErrNotExist, fs.ErrPermission}
+	if must {
+		skip = nil
+	}
+	all, err := install.ReadSettings(files, skip...)
+	if err != nil {
+		return nil, usagef("--config: %w", err)
 	}
 	return all, nil
 }

@@ -46,6 +46,17 @@ func ConfigOf(p Package) File {
 	return File{Package: p, Kind: Config, Path: path.Join(ConfigDir, name), Mode: 0o600, Content: read(name)}
 }
 
+// SettingsFiles returns the files with the settings of a service, in the order in which its unit
+// reads them: a later one wins. The first is the file of earlier versions.
+func SettingsFiles(p Package) []string {
+	return []string{path.Join("/etc/default", string(p)), ConfigOf(p).Path}
+}
+
+// FlagsVariable returns the variable with the flags of a service.
+func FlagsVariable(p Package) string {
+	return map[Package]string{Server: "RIK_SERVER_FLAGS", Node: "RIKLET_FLAGS"}[p]
+}
+
 func read(name string) string {
 	text, err := units.ReadFile(path.Join("units", name))
 	if err != nil {
