@@ -29,11 +29,10 @@ programs() {
   if [ "$arch" = "$host" ] && [ -n "${RIK_PROGRAMS:-}" ]; then
     dir=$work/programs
     mkdir -p "$dir"
-    for name in rik rikctl riklet rik-shim rik-unpack rik-dns runc; do ln -s "$(realpath "$RIK_PROGRAMS")/$name" "$dir/$name"; done
+    for name in rik rikctl riklet rik-shim rik-unpack rik-dns runc hello; do ln -s "$(realpath "$RIK_PROGRAMS")/$name" "$dir/$name"; done
   else
     hack/programs.sh "$arch" "$dir" >&2
   fi
-  GOARCH=$arch CGO_ENABLED=0 hack/build.sh "examples/hello ($arch)" -tags "$RIK_TAGS" -ldflags '-s -w' -o "$dir/" ./examples/hello >&2
   echo "$dir"
 }
 
