@@ -32,7 +32,7 @@ func checkLeftover(m *Machine) []Finding {
 			Message: fmt.Sprintf("The node with the state directory %s does not run. It continues with its instances when it starts; the command removes it.", n.StateDir),
 		}
 		if len(found) > 0 {
-			f.Message = fmt.Sprintf("The node with the state directory %s does not run, and its instances are left: %s. It continues with them when it starts; the command removes them.", n.StateDir, strings.Join(found, "; "))
+			f.Message = fmt.Sprintf("The node with the state directory %s does not run, and its instances still exist: %s. It continues with them when it starts; the command removes them.", n.StateDir, strings.Join(found, "; "))
 		}
 		return []Finding{f}
 	}

@@ -116,5 +116,5 @@ spec:
 	}) {
 		t.Errorf("after the end of the server, with the code %d: %+v", code, found)
 	}
-	repair(t, c, "state-leftover", "its instances are left: the network devices rik")
+	repair(t, c, "state-leftover", "its instances still exist: the network devices rik")
 }

@@ -23,7 +23,7 @@ type Offer struct {
 // Agreement is the type on which all offers agree.
 type Agreement struct {
 	Spec apiresourcev1alpha1.CommonAPIResourceSpec
-	// Dropped lists the parts that were left out because not all offers can hold it.
+	// Dropped lists the parts that were left out because not all offers can hold them.
 	Dropped []apiresourcev1alpha1.Obstacle
 }
 
