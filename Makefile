@@ -161,7 +161,7 @@ generate: ## write the generated code and documents
 	@hack/generate.sh
 
 .PHONY: sample-images
-sample-images: deps ## write the images of the guide to /var/lib/rik-images (root)
+sample-images: deps ## write the images of the guide to /var/lib/rik/images (root)
 	@hack/sample-images.sh
 
 # The container images contain programs that are linked statically, for each architecture.

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh
-dir=${1:-/var/lib/rik-images}
+dir=${1:-/var/lib/rik/images}
 hack/say.sh "writing the sample images to $dir"
 mkdir -p "$dir"
 CGO_ENABLED=0 go build -ldflags '-s -w' -o bin/hello ./examples/hello

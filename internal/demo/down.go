@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/install/layout"
 )
 
 // Down deletes the application and its image, and returns when its instances have ended. It is no
@@ -58,12 +59,16 @@ func (d *Demo) awaitEnd(ctx context.Context) error {
 	}
 }
 
-// RemoveImage removes the image, and the directory of images if it is empty then.
+// RemoveImage removes the image, and the directory of images if it is empty then. The default
+// directory of images is in the data directory, which is removed too if it is empty.
 func (d *Demo) RemoveImage() error {
 	if err := os.RemoveAll(d.imageDir()); err != nil {
 		return fmt.Errorf("removing the image: %w", err)
 	}
-	// An error means that the directory has other images, or is gone.
+	// An error means that a directory has other files, or is gone.
 	_ = os.Remove(d.ImageDir)
+	if d.ImageDir == layout.ImageDir {
+		_ = os.Remove(layout.DataDir)
+	}
 	return nil
 }

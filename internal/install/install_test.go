@@ -166,7 +166,7 @@ func TestInstallUpgradeUninstall(t *testing.T) {
 	}
 	writeFile(t, filepath.Join(root, "var/lib/rik/data/db"), "data")
 	writeFile(t, filepath.Join(root, "var/lib/riklet/pods.db"), "records")
-	writeFile(t, filepath.Join(root, "var/lib/rik-images/rik-demo/index.json"), "image")
+	writeFile(t, filepath.Join(root, "var/lib/rik/images/rik-demo/index.json"), "image")
 	r := Removal{Prefix: "/usr/local", Root: root, KeepData: true}
 	if err := Uninstall(t.Context(), r, host); err != nil {
 		t.Fatal(err)

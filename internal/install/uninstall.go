@@ -62,11 +62,9 @@ func Uninstall(ctx context.Context, r Removal, host Host) error {
 		problems = append(problems, removeFile(o.on(name)))
 	}
 	if !r.KeepData {
-		for _, dir := range append(slices.Clone(r.Directories), layout.DataDir, layout.StateDir, layout.RunDir, layout.NetworkDir, layout.ConfigDir, path.Join(layout.ImageDir, layout.DemoImage)) {
+		for _, dir := range append(slices.Clone(r.Directories), layout.DataDir, layout.StateDir, layout.RunDir, layout.NetworkDir, layout.ConfigDir, layout.ImageDir) {
 			problems = append(problems, os.RemoveAll(o.on(dir)))
 		}
-		// The images of users stay.
-		o.removeEmpty([]string{layout.ImageDir})
 		if record.User != "" && r.Live {
 			problems = append(problems, host.RemoveUser(ctx, record.User))
 		}

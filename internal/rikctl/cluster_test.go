@@ -116,7 +116,9 @@ func TestClusterCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	at("cluster", "unregister", "west", "--timeout", "1s").check(t, clierror.ExitUnreachable, "cluster-controller")
-	at("cluster", "unregister", "east").check(t, clierror.ExitOK, "cluster east detached")
+	r := at("cluster", "unregister", "east", "-o", "json")
+	r.check(t, clierror.ExitOK, "cluster east detached")
+	r.document(t, map[string]any{"cluster": "east", "detached": true, "error": nil})
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "east"}, held); !apierrors.IsNotFound(err) {
 		t.Errorf("after unregister the Cluster is %v, %v", held.Name, err)
 	}

@@ -125,15 +125,15 @@ func TestServerDeleteSaysWhatItWaitsFor(t *testing.T) {
 		}
 		return nil
 	})
-	if r := s.do(t, "delete", "workload", "web", "--timeout=2s", "-o", "name"); strings.Contains(r.out+r.err, "Terminating") {
-		t.Errorf("with -o name, delete printed %s%s", r.out, r.err)
+	if r := s.do(t, "delete", "workload", "web", "--timeout=2s", "-o", "name"); r.out != "workload.rik.dev/web\n" {
+		t.Errorf("with -o name, delete printed %s", r.out)
 	}
 	r := s.do(t, "wait", "workload/web", "--for=condition=Available", "--timeout=2s")
 	if !strings.Contains(r.err, "waiting for workload web: condition=Available") {
 		t.Errorf("wait printed %q, want what it waits for", r.err)
 	}
 	r = s.do(t, "wait", "workload/web", "--for=condition=Available", "--timeout=2s", "-o", "json")
-	if strings.Contains(r.out+r.err, "waiting for workload web: condition") {
-		t.Errorf("with -o json, wait printed %q and %q", r.out, r.err)
+	if !strings.Contains(r.err, "waiting for workload web: condition") || r.out != "" {
+		t.Errorf("with -o json, wait printed %q and %q, want what it waits for on the standard error", r.out, r.err)
 	}
 }

@@ -40,7 +40,7 @@ func TestPrivilegedAirgap(t *testing.T) {
 	c := rikcluster.Start(t, rikcluster.Options{})
 	layouts := filepath.Join(c.Dir, "sample-images")
 	writeSamples(t, c, filepath.Join(layouts, "hello"))
-	paths := strings.NewReplacer("/var/lib/rik-images", layouts, "/var/lib/rik/images", c.ImageDir(), "sudo make sample-images", ":", "sudo ", "")
+	paths := strings.NewReplacer("/var/lib/rik/images/hello ", filepath.Join(layouts, "hello")+" ", "/var/lib/rik/images", c.ImageDir(), "sudo make sample-images", ":", "sudo ", "")
 	work := t.TempDir()
 	for _, b := range readPage(t, "airgap.md") {
 		text := paths.Replace(b.text)

@@ -121,7 +121,7 @@ func TestPrivilegedGuide(t *testing.T) {
 	c := rikcluster.Start(t, rikcluster.Options{})
 	images := filepath.Join(c.Dir, "sample-images")
 	writeSamples(t, c, filepath.Join(images, "hello"))
-	paths := strings.NewReplacer("/var/lib/rik-images", images, "/var/lib/rik/data", c.DataDir())
+	paths := strings.NewReplacer("/var/lib/rik/images", images, "/var/lib/rik/data", c.DataDir())
 	work := t.TempDir()
 	for _, b := range readPage(t, "guide.md") {
 		text := paths.Replace(b.text)

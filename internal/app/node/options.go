@@ -16,6 +16,7 @@ import (
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/executable"
+	"rik.dev/rik/internal/install/layout"
 	"rik.dev/rik/internal/riklet"
 	"rik.dev/rik/internal/riklet/image"
 	"rik.dev/rik/internal/riklet/mounts"
@@ -100,11 +101,11 @@ const (
 	NetworkNone  = "none"  // no network
 )
 
-// Defaults of Options.ImageDir and Options.RegistriesDir.
-const (
-	DefaultImageDir      = "/var/lib/rik/images"
-	DefaultRegistriesDir = "/etc/rik"
-)
+// DefaultImageDir is the default of Options.ImageDir.
+const DefaultImageDir = layout.ImageDir
+
+// DefaultRegistriesDir is the default of Options.RegistriesDir.
+const DefaultRegistriesDir = layout.ConfigDir
 
 // DefaultOptions returns the options of the only node on a machine.
 func DefaultOptions() Options {

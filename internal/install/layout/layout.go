@@ -48,7 +48,7 @@ const (
 	StateDir   = "/var/lib/riklet"     // the node's images and records
 	RunDir     = "/run/riklet"         // the node's sockets; a tmpfs
 	NetworkDir = "/run/rik-network"    // the locks of the node's network
-	ImageDir   = "/var/lib/rik-images" // images of users, and DemoImage
+	ImageDir   = "/var/lib/rik/images" // image archives, images of users, and DemoImage
 	ConfigDir  = "/etc/rik"            // configuration
 )
 

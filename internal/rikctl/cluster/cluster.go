@@ -18,7 +18,9 @@ import (
 	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/scheme"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 const (
@@ -43,7 +45,7 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 }
 
 func (t *tool) clusterUnregisterCommand() *cobra.Command {
-	timeout := detachTimeout
+	timeout, output := detachTimeout, ""
 	cmd := &cobra.Command{
 		Use:   "unregister NAME",
 		Short: "Detach a cluster from a kcp",
@@ -53,14 +55,33 @@ cluster, first remove its label from them and wait until they are gone there.`,
 		Example: cmdline.Example("rikctl cluster unregister east"),
 		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return t.unregister(cmd.Context(), given[0], timeout)
+			if err := printer.CheckOutput(cmd, output); err != nil {
+				return err
+			}
+			result := unregisterResult{Cluster: given[0]}
+			err := t.unregister(cmd.Context(), given[0], timeout, func(detached bool, text string) {
+				result.Detached = detached
+				_, _ = fmt.Fprintln(printer.Steps(t.Streams, output), text)
+			})
+			return printer.Result(t.Streams.Out, output, &result, &result.Outcome, err)
 		},
 	}
+	printer.AddOutput(cmd, &output)
 	cmd.Flags().DurationVar(&timeout, "timeout", detachTimeout, "timeout of the wait until the cluster is detached; 0 does not wait")
 	return cmd
 }
 
-func (t *tool) unregister(ctx context.Context, name string, timeout time.Duration) error {
+// unregisterResult is the result of "cluster unregister" for scripts.
+type unregisterResult struct {
+	Cluster string `json:"cluster"`
+	// Detached is false if the command did not wait, or not long enough.
+	Detached bool `json:"detached"`
+
+	printer.Outcome `json:",inline"`
+}
+
+// unregister deletes a Cluster and waits until it is detached. It calls ended unless there is an error.
+func (t *tool) unregister(ctx context.Context, name string, timeout time.Duration, ended func(detached bool, text string)) error {
 	c, err := t.upstreamClient()
 	if err != nil {
 		return err
@@ -70,13 +91,17 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 		return ofCluster("detaching", name, err)
 	}
 	if timeout <= 0 {
-		_, err := fmt.Fprintf(t.Streams.Out, "cluster %s is being detached\n", name)
-		return err
+		ended(false, "cluster "+name+" is being detached")
+		return nil
 	}
+	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
+	defer line.End()
+	line.Set(waiting.State{For: "cluster " + name + " to be detached"})
 	err = wait.PollUntilContextTimeout(ctx, detachPoll, timeout, true, func(ctx context.Context) (bool, error) {
 		err := c.Get(ctx, client.ObjectKey{Name: name}, gone)
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
+	line.End()
 	if wait.Interrupted(err) && ctx.Err() == nil {
 		return clierror.WithNext(clierror.TimeoutError{What: "cluster " + name + " to be detached"},
 			"a cluster controller detaches it; \"rik kcp --run-controllers\" runs one, and so does the program \"cluster-controller\"")
@@ -84,8 +109,8 @@ func (t *tool) unregister(ctx context.Context, name string, timeout time.Duratio
 	if err != nil {
 		return ofCluster("detaching", name, err)
 	}
-	_, err = fmt.Fprintf(t.Streams.Out, "cluster %s detached; its objects stay\n", name)
-	return err
+	ended(true, "cluster "+name+" detached; its objects stay")
+	return nil
 }
 
 // upstreamClient returns a client for the objects of a kcp. It has the types compiled in, so it

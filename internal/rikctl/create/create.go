@@ -3,6 +3,7 @@ package create
 import (
 	"context"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -222,12 +223,12 @@ func (t *tool) createNamespace() *cobra.Command {
 		Short:   "Create a namespace",
 		Args:    cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return t.create(cmd.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: given[0]}}, "namespace")
+			return t.create(cmd.Context(), t.Streams.Out, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: given[0]}}, "namespace")
 		},
 	}
 }
 
-func (t *tool) create(ctx context.Context, obj client.Object, word string) error {
+func (t *tool) create(ctx context.Context, out io.Writer, obj client.Object, word string) error {
 	c, err := t.Client()
 	if err != nil {
 		return err
@@ -235,6 +236,6 @@ func (t *tool) create(ctx context.Context, obj client.Object, word string) error
 	if err := c.Create(ctx, obj, strictly, ownership.File); err != nil {
 		return fmt.Errorf("creating %s %s: %w", word, obj.GetName(), err)
 	}
-	_, _ = fmt.Fprintf(t.Streams.Out, "%s/%s created\n", word, obj.GetName())
+	_, _ = fmt.Fprintf(out, "%s/%s created\n", word, obj.GetName())
 	return nil
 }

@@ -17,6 +17,8 @@ import (
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 const (
@@ -37,6 +39,17 @@ type tenantRequest struct {
 	users   []string
 	wait    bool
 	timeout time.Duration
+	output  string
+}
+
+// tenantResult is the result of "create tenant" for scripts.
+type tenantResult struct {
+	Tenant  string `json:"tenant"`
+	Created bool   `json:"created"`
+	// Ready is false with --wait=false.
+	Ready bool `json:"ready"`
+
+	printer.Outcome `json:",inline"`
 }
 
 func (t *tool) createTenant() *cobra.Command {
@@ -52,34 +65,48 @@ and the users have permissions in it.`,
 			if r.timeout <= 0 {
 				return cmdline.Errorf(cmd, "--timeout must be more than 0; --wait=false does not wait")
 			}
+			if err := printer.CheckOutput(cmd, r.output); err != nil {
+				return err
+			}
 			r.name = given[0]
-			return t.runCreateTenant(cmd.Context(), r)
+			result := tenantResult{Tenant: r.name}
+			err := t.runCreateTenant(cmd.Context(), r, &result)
+			return printer.Result(t.Streams.Out, r.output, &result, &result.Outcome, err)
 		},
 	}
 	cmd.Flags().StringSliceVar(&r.users, "user", nil, "user with all permissions in the namespace; may be repeated")
+	printer.AddOutput(cmd, &r.output)
 	cmd.Flags().BoolVar(&r.wait, "wait", true, "wait until the tenant can be used")
 	cmd.Flags().DurationVar(&r.timeout, "timeout", tenantTimeout, "timeout of the wait; the exit code is then 5")
 	return cmd
 }
 
-func (t *tool) runCreateTenant(ctx context.Context, r tenantRequest) error {
+func (t *tool) runCreateTenant(ctx context.Context, r tenantRequest, result *tenantResult) error {
 	tenant := &rikv1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: r.name}}
 	for _, u := range r.users {
 		tenant.Spec.Users = append(tenant.Spec.Users, rikv1alpha1.TenantUser{Name: u})
 	}
-	if err := t.create(ctx, tenant, "tenant"); err != nil || !r.wait {
+	if err := t.create(ctx, printer.Steps(t.Streams, r.output), tenant, "tenant"); err != nil {
 		return err
+	}
+	result.Created = true
+	if !r.wait {
+		return nil
 	}
 	c, err := t.Client()
 	if err != nil {
 		return err
 	}
-	return waitForTenant(ctx, c, r)
+	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
+	defer line.End()
+	err = waitForTenant(ctx, c, r, line.Set)
+	result.Ready = err == nil
+	return err
 }
 
 // waitForTenant waits until the namespace and the users' permissions exist. Before that, the
 // server would refuse the users' requests.
-func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error {
+func waitForTenant(ctx context.Context, c client.Client, r tenantRequest, waits func(waiting.State)) error {
 	seen := unseen
 	err := wait.PollUntilContextTimeout(ctx, tenantPoll, r.timeout, true, func(ctx context.Context) (bool, error) {
 		tenant := &rikv1alpha1.Tenant{}
@@ -89,6 +116,7 @@ func waitForTenant(ctx context.Context, c client.Client, r tenantRequest) error 
 		var done bool
 		var err error
 		done, seen, err = validateTenant(tenant)
+		waits(waiting.State{For: fmt.Sprintf("tenant %s: %s", r.name, seen)})
 		return done, err
 	})
 	if err == nil {

@@ -1,9 +1,11 @@
 package deletion
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -22,6 +24,7 @@ import (
 	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/waiting"
 	"rik.dev/rik/internal/rikctl/workloadkind"
@@ -36,6 +39,8 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	cmd.ResetFlags()
 	flags.AddFlags(cmd)
 	cmdutil.AddDryRunFlag(cmd)
+	cmd.Flags().Lookup("output").Usage = "name for lines of TYPE/NAME; json or yaml for one document when the command ends"
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(append([]string{"name"}, printer.Outputs...), cobra.ShellCompDirectiveNoFileComp))
 	cmd.Run = nil
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
 		if kind, names, ok := workloadkind.Parse(given); ok {
@@ -52,6 +57,9 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 			}
 			return t.deleteOfKind(cmd, deletable(given[0]))
 		}
+		if err := validateOutput(cmd); err != nil {
+			return err
+		}
 		t.deleteObjects(cmd, flags, given)
 		return nil
 	}
@@ -63,17 +71,64 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 func (t *tool) deleteObjects(cmd *cobra.Command, flags *kubedelete.DeleteFlags, given []string) {
 	o, err := flags.ToOptions(nil, t.Streams)
 	cmdutil.CheckErr(err)
+	document := documentOf(o.Output)
+	if document != "" {
+		o.Output = "name" // named reads its lines
+	}
 	cmdutil.CheckErr(o.Complete(t.Kube, given, cmd))
 	cmdutil.CheckErr(o.Validate())
-	line := waiting.Begin(cmd.Context(), t.Streams.ErrOut, waiting.Options{After: waiting.After, Quiet: o.Output != ""})
+	line := waiting.Begin(cmd.Context(), t.Streams.ErrOut, waiting.Options{After: waiting.After})
 	defer line.End()
 	if o.DynamicClient != nil {
 		o.DynamicClient = waiting.Observe(o.DynamicClient, func(object client.Object) {
 			line.Set(waiting.Deletion(strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind), object))
 		})
 	}
-	o.Out = line.Above(o.Out)
-	cmdutil.CheckErr(o.RunDelete(t.Kube))
+	if document == "" {
+		o.Out = line.Above(o.Out)
+		cmdutil.CheckErr(o.RunDelete(t.Kube))
+		return
+	}
+	var deleted bytes.Buffer
+	o.Out = &deleted
+	err = o.RunDelete(t.Kube)
+	line.End()
+	result := deleteResult{Deleted: named(deleted.String())}
+	cmdutil.CheckErr(printer.Result(t.Streams.Out, document, &result, &result.Outcome, err))
+}
+
+// deleteResult is the result of a deletion for scripts.
+type deleteResult struct {
+	Deleted []deletedObject `json:"deleted"`
+
+	printer.Outcome `json:",inline"`
+}
+
+// deletedObject is an object that was deleted, or whose deletion has begun.
+type deletedObject struct {
+	// Resource has its group, such as "workload.rik.dev".
+	Resource string `json:"resource"`
+	Name     string `json:"name"`
+	// Nodes are those that have confirmed that they removed the instances of an app or function.
+	Nodes []string `json:"nodes,omitempty"`
+}
+
+// documentOf returns the value of -o if it asks for one document.
+func documentOf(output string) string {
+	if slices.Contains(printer.Outputs, output) {
+		return output
+	}
+	return ""
+}
+
+// named reads kubectl's lines of RESOURCE/NAME.
+func named(lines string) []deletedObject {
+	objects := []deletedObject{}
+	for line := range strings.Lines(lines) {
+		resource, name, _ := strings.Cut(strings.TrimSpace(line), "/")
+		objects = append(objects, deletedObject{Resource: resource, Name: name})
+	}
+	return objects
 }
 
 // chosenOtherwise reports whether flags select what to delete.
@@ -86,10 +141,26 @@ func validateDelete(cmd *cobra.Command, names []string) error {
 	if len(names) == 0 {
 		return cmdline.Errorf(cmd, "a name is required, such as: %s delete app helloworld", cmdline.Program)
 	}
-	for _, other := range []string{"all", "all-namespaces", "selector", "field-selector", "filename", "kustomize", "raw", "force", "grace-period", "dry-run", "cascade", "output", "interactive"} {
+	for _, other := range []string{"all", "all-namespaces", "selector", "field-selector", "filename", "kustomize", "raw", "force", "grace-period", "dry-run", "cascade", "interactive"} {
 		if cmd.Flags().Changed(other) {
 			return cmdline.Errorf(cmd, "--%s is not available for apps and functions; use \"%s delete workload\"", other, cmdline.Program)
 		}
+	}
+	if output := cmd.Flags().Lookup("output").Value.String(); output != "" && documentOf(output) == "" {
+		return cmdline.Errorf(cmd, "--output %q is not available for apps and functions; use json or yaml", output)
+	}
+	return nil
+}
+
+// validateOutput refuses other values of -o than those of this command, for objects of any type.
+func validateOutput(cmd *cobra.Command) error {
+	output := cmd.Flags().Lookup("output").Value.String()
+	asks, _ := cmd.Flags().GetBool("interactive")
+	switch {
+	case documentOf(output) != "" && asks:
+		return cmdline.Errorf(cmd, "--output %s cannot be used with --interactive, which asks on the standard output", output)
+	case output != "" && output != "name" && documentOf(output) == "":
+		return cmdline.Errorf(cmd, "--output %q is not supported; use name, json or yaml", output)
 	}
 	return nil
 }
@@ -115,42 +186,54 @@ func (t *tool) deleteOfKind(cmd *cobra.Command, find func(context.Context, clien
 	}
 	waits, _ := cmd.Flags().GetBool("wait")
 	timeout, _ := cmd.Flags().GetDuration("timeout")
+	output := cmd.Flags().Lookup("output").Value.String()
+	result := deleteResult{Deleted: []deletedObject{}}
 	found, problem := find(cmd.Context(), c, namespace)
 	problems := []error{problem}
 	for i := range found {
-		problems = append(problems, t.destroy(cmd.Context(), c, &found[i], waits, timeout))
+		nodes, err := t.destroy(cmd.Context(), c, &found[i], waits, timeout)
+		problems = append(problems, err)
+		if err == nil {
+			result.Deleted = append(result.Deleted, deletedObject{Resource: "workload." + rikv1alpha1.GroupName, Name: found[i].Name, Nodes: nodes})
+			printDeleted(printer.Steps(t.Streams, output), found[i].Name, nodes, waits)
+		}
 	}
-	return errors.Join(problems...)
+	return printer.Result(t.Streams.Out, output, &result, &result.Outcome, errors.Join(problems...))
 }
 
-// destroy deletes a workload. It then reports the nodes that have confirmed the deletion.
-func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, timeout time.Duration) error {
+// printDeleted prints the end of a deletion.
+func printDeleted(out io.Writer, name string, nodes []string, waited bool) {
+	switch {
+	case !waited:
+		_, _ = fmt.Fprintf(out, "%s is being deleted\n", name)
+	case len(nodes) == 0:
+		_, _ = fmt.Fprintf(out, "%s deleted\n", name)
+	}
+	for _, n := range nodes {
+		_, _ = fmt.Fprintf(out, "%s deleted on %s\n", name, n)
+	}
+}
+
+// destroy deletes a workload. If it waits, it returns the nodes that have confirmed the deletion.
+func (t *tool) destroy(ctx context.Context, c client.Client, w *rikv1alpha1.Workload, waits bool, timeout time.Duration) (nodes []string, err error) {
 	instances, err := target.InstancesOf(ctx, c, w)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	uid := w.UID
 	if err := c.Delete(ctx, w, client.Preconditions{UID: &uid}); err != nil {
-		return fmt.Errorf("deleting %s: %w", w.Name, err)
+		return nil, fmt.Errorf("deleting %s: %w", w.Name, err)
 	}
 	if !waits {
-		_, _ = fmt.Fprintf(t.Streams.Out, "%s is being deleted\n", w.Name)
-		return nil
+		return nil, nil
 	}
 	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
 	err = awaitEnd(ctx, c, w, timeout, line.Set)
 	line.End()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	nodes := target.NodesOf(instances)
-	for _, n := range nodes {
-		_, _ = fmt.Fprintf(t.Streams.Out, "%s deleted on %s\n", w.Name, n)
-	}
-	if len(nodes) == 0 {
-		_, _ = fmt.Fprintf(t.Streams.Out, "%s deleted\n", w.Name)
-	}
-	return nil
+	return target.NodesOf(instances), nil
 }
 
 // awaitEnd waits until the workload and all its instances are gone.

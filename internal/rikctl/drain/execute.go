@@ -34,12 +34,14 @@ type Executor struct {
 	Options Options
 	// Out gets a line for each deletion.
 	Out io.Writer
+	// Deleted is called for each instance that was deleted. It may be nil.
+	Deleted func(*rikv1alpha1.Instance)
 	// Waits is called at each step with what the drain waits for. It may be nil.
 	Waits func(waiting.State)
 	// Baseline is the State's Baseline, and Kept the one that the Node's annotation has.
 	Baseline, Kept map[string]int
-	// Said is what the drain last waited for.
-	Said string
+	// Last is the last step.
+	Last Step
 	// moving has the instances that were on the node, by UID.
 	moving map[types.UID]bool
 }
@@ -51,6 +53,7 @@ func (d *Executor) Step(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	step := Plan(s)
+	d.Last = step
 	if err := Blocked(d.Node, step, "--force deletes them too; the node stays cordoned until \"rikctl uncordon "+d.Node+"\""); err != nil {
 		return false, err
 	}
@@ -60,7 +63,7 @@ func (d *Executor) Step(ctx context.Context) (bool, error) {
 	if err := d.EvictAll(ctx, s, &step); err != nil {
 		return false, err
 	}
-	d.Said = strings.Join(step.Waiting, "; ")
+	d.Last = step
 	if d.Waits != nil {
 		if d.moving == nil {
 			d.moving = map[types.UID]bool{}
@@ -149,6 +152,9 @@ func (d *Executor) evictOne(ctx context.Context, i *rikv1alpha1.Instance) error 
 	}
 	if err != nil {
 		return fmt.Errorf("deleting instance %s: %w", i.Name, err)
+	}
+	if d.Deleted != nil {
+		d.Deleted(i)
 	}
 	_, _ = fmt.Fprintf(d.Out, "instance/%s in namespace %s deleted\n", i.Name, i.Namespace)
 	return nil

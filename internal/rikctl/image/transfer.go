@@ -19,6 +19,7 @@ import (
 
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/progress"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rpc/nodeimage"
@@ -381,8 +382,18 @@ func (w *watcher) text(e nodeimage.Event) string {
 	return ""
 }
 
+// exportResult is the result of an export for scripts.
+type exportResult struct {
+	Image string `json:"image"`
+	Node  string `json:"node"`
+	File  string `json:"file"`
+	Bytes int64  `json:"bytes"`
+
+	printer.Outcome `json:",inline"`
+}
+
 func (t *tool) exportCommand() *cobra.Command {
-	var node string
+	var node, output string
 	cmd := &cobra.Command{
 		Use:   "export IMAGE FILE",
 		Short: "Export an image of a node to an archive",
@@ -398,15 +409,26 @@ rikctl image export nginx:1.27 nginx.tar
 rikctl image export app:1 - --node n1 | gzip > app.tar.gz`),
 		Args: cmdline.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return t.export(cmd.Context(), node, given[0], given[1])
+			if err := printer.CheckOutput(cmd, output); err != nil {
+				return err
+			}
+			if output != "" && given[1] == "-" {
+				return cmdline.Errorf(cmd, "--output needs the standard output, so name a file instead of -")
+			}
+			result := exportResult{Image: given[0], Node: node, File: given[1]}
+			err := t.export(cmd.Context(), &result)
+			return printer.Result(t.Streams.Out, output, &result, &result.Outcome, err)
 		},
 	}
+	printer.AddOutput(cmd, &output)
 	cmd.Flags().StringVar(&node, "node", "", "the node; by default the first one that has the image")
 	_ = cmd.RegisterFlagCompletionFunc("node", target.CompleteNodes(t.Factory))
 	return cmd
 }
 
-func (t *tool) export(ctx context.Context, node, name, file string) (err error) {
+// export writes the image of result to its file, and sets the node and the size.
+func (t *tool) export(ctx context.Context, result *exportResult) error {
+	name, file := result.Image, result.File
 	if file == "-" && progress.IsTerminal(t.Streams.Out) {
 		return clierror.WithNext(errors.New("an archive cannot be written to a terminal"), "name a file instead of -")
 	}
@@ -414,11 +436,12 @@ func (t *tool) export(ctx context.Context, node, name, file string) (err error) 
 	if err != nil {
 		return err
 	}
-	if node == "" {
-		if node, err = t.having(ctx, c, name); err != nil {
+	if result.Node == "" {
+		if result.Node, err = t.having(ctx, c, name); err != nil {
 			return err
 		}
 	}
+	node := result.Node
 	body, err := request(c, "GET", node).Param(nodeimage.ParamExport, name).Stream(ctx)
 	if err != nil {
 		return fmt.Errorf("exporting %s: %w", name, err)
@@ -437,6 +460,7 @@ func (t *tool) export(ctx context.Context, node, name, file string) (err error) 
 		task.End("")
 		return fmt.Errorf("exporting %s of node %s: %w", name, node, err)
 	}
+	result.Bytes = read.n
 	task.End(fmt.Sprintf("exported %s (%s)", name, progress.Bytes(read.n)))
 	return nil
 }

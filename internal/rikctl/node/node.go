@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -45,14 +46,15 @@ func (t *tool) schedulableCommand(use, short string, unschedulable bool) *cobra.
 			}
 			var problems []error
 			for _, n := range target.NodeNames(given) {
-				problems = append(problems, t.setUnschedulable(cmd.Context(), c, n, unschedulable))
+				problems = append(problems, setUnschedulable(cmd.Context(), c, t.Streams.Out, n, unschedulable))
 			}
 			return errors.Join(problems...)
 		},
 	}
 }
 
-func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node string, unschedulable bool) error {
+// setUnschedulable cordons or uncordons a node, and writes what it did.
+func setUnschedulable(ctx context.Context, c client.Client, out io.Writer, node string, unschedulable bool) error {
 	n := &rikv1alpha1.Node{}
 	if err := c.Get(ctx, client.ObjectKey{Name: node}, n); err != nil {
 		return err
@@ -62,7 +64,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 		word, value = "cordoned", "true"
 	}
 	if n.Spec.Unschedulable == unschedulable {
-		_, _ = fmt.Fprintf(t.Streams.Out, "node/%s already %s\n", node, word)
+		_, _ = fmt.Fprintf(out, "node/%s already %s\n", node, word)
 		return nil
 	}
 	forget := "" // uncordoning also removes the baseline of a drain
@@ -73,7 +75,7 @@ func (t *tool) setUnschedulable(ctx context.Context, c client.Client, node strin
 	if err := c.Patch(ctx, n, patch, ownership.Node); err != nil {
 		return fmt.Errorf("changing node %s: %w", node, err)
 	}
-	_, _ = fmt.Fprintf(t.Streams.Out, "node/%s %s\n", node, word)
+	_, _ = fmt.Fprintf(out, "node/%s %s\n", node, word)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/kubectl/pkg/describe"
 	"sigs.k8s.io/yaml"
 
@@ -70,6 +71,37 @@ func CheckOutput(cmd *cobra.Command, output string) error {
 		return cmdline.Errorf(cmd, "--output %q is not supported; use json or yaml", output)
 	}
 	return nil
+}
+
+// Outcome is the part of a result that every command that waits has.
+type Outcome struct {
+	// Error is the error with which the command ends, as on the standard error.
+	Error string `json:"error,omitempty"`
+}
+
+// Steps returns the stream for the steps of a command that waits: the standard output, or the
+// standard error if the standard output has a result for scripts.
+func Steps(s genericiooptions.IOStreams, output string) io.Writer {
+	if output != "" {
+		return s.ErrOut
+	}
+	return s.Out
+}
+
+// Result ends a command that waits: it writes the result with its error as one document, if
+// --output asks for one, and returns the error. outcome is part of result, which is a pointer.
+func Result(out io.Writer, output string, result any, outcome *Outcome, err error) error {
+	if output == "" {
+		return err
+	}
+	if err != nil {
+		outcome.Error = err.Error()
+	}
+	written := Data(out, result, output)
+	if err != nil {
+		return err
+	}
+	return written
 }
 
 // Data writes a value that is not an API object as JSON or YAML.

@@ -47,6 +47,38 @@ type progress struct {
 	done    bool
 }
 
+// statusResult is the result of "rollout status" for scripts.
+type statusResult struct {
+	Namespace string `json:"namespace"`
+	Workload  string `json:"workload"`
+	Done      bool   `json:"done"`
+	// Message is the state that was seen last.
+	Message string `json:"message,omitempty"`
+	// Replicas is the number that the workload shall have. The others are those of its status.
+	Replicas        int32 `json:"replicas"`
+	CurrentReplicas int32 `json:"currentReplicas"`
+	UpdatedReplicas int32 `json:"updatedReplicas"`
+	ReadyReplicas   int32 `json:"readyReplicas"`
+	// Waiting says what the instances that are not ready wait for. An end has none.
+	Waiting []string `json:"waiting,omitempty"`
+
+	printer.Outcome `json:",inline"`
+}
+
+// saw keeps the state of the workload.
+func (r *statusResult) saw(w *rikv1alpha1.Workload, p progress) {
+	r.Done, r.Message, r.Replicas = p.done, p.message, wanted(w)
+	r.CurrentReplicas, r.UpdatedReplicas, r.ReadyReplicas = w.Status.Replicas, w.Status.UpdatedReplicas, w.Status.ReadyReplicas
+}
+
+// wanted returns how many instances a workload shall have.
+func wanted(w *rikv1alpha1.Workload) int32 {
+	if w.Spec.Replicas == nil {
+		return 1
+	}
+	return *w.Spec.Replicas
+}
+
 // rolloutProgress reads a workload's status. An error is final: the rollout cannot finish by
 // waiting.
 func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
@@ -66,10 +98,7 @@ func rolloutProgress(w *rikv1alpha1.Workload) (progress, error) {
 		return progress{}, clierror.WithNext(fmt.Errorf("the rollout of workload %s makes no progress: %s", w.Name, c.Message),
 			fmt.Sprintf("\"rikctl describe workload %s\" shows its instances, \"rikctl rollout undo workload/%s\" rolls back", w.Name, w.Name))
 	}
-	want := int32(1)
-	if w.Spec.Replicas != nil {
-		want = *w.Spec.Replicas
-	}
+	want := wanted(w)
 	switch {
 	case s.UpdatedReplicas < want:
 		return progress{message: fmt.Sprintf("%d of %d instances are of the new revision", s.UpdatedReplicas, want)}, nil
@@ -250,39 +279,78 @@ func (r *rolloutReport) reminder() {
 	}
 }
 
+// statusFlags are the flags of "rollout status".
+type statusFlags struct {
+	follow  bool
+	timeout time.Duration
+	output  string
+}
+
 func (t *tool) rolloutStatus() *cobra.Command {
-	var follow bool
-	var timeout time.Duration
+	var f statusFlags
 	cmd := t.workloadCommand("status", "Wait until a workload is rolled out", func(ctx context.Context, c client.WithWatch, key client.ObjectKey) error {
-		if timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, timeout)
-			defer cancel()
-		}
-		r := &rolloutReport{out: t.Streams.Out, troubles: func(w *rikv1alpha1.Workload) []string { return trouble.OfWorkload(ctx, c, w) }}
-		reminder := rolloutReminder
-		if line := waiting.Begin(ctx, t.Streams.Out, waiting.Options{Quiet: !follow || !waiting.IsTerminal(t.Streams.Out)}); line.Shows() {
-			defer line.End()
-			r.line, r.out, reminder = line, line.Above(r.out), troublesRead
-		}
-		stop := r.remind(reminder)
-		err := watchWorkload(ctx, c, key, func(w *rikv1alpha1.Workload) (bool, error) {
-			p, err := rolloutProgress(w)
-			if err == nil {
-				r.saw(w, p)
-			}
-			return p.done || !follow, err
-		})
-		stop()
-		if errors.Is(err, context.DeadlineExceeded) {
-			what := append([]string{fmt.Sprintf("the rollout of workload %s; last seen: %s", key.Name, r.last)}, r.lastTroubles...)
-			return clierror.TimeoutError{What: strings.Join(what, "\n")}
-		}
-		return err
+		result := statusResult{Namespace: key.Namespace, Workload: key.Name}
+		err := t.runStatus(ctx, c, key, f, &result)
+		return printer.Result(t.Streams.Out, f.output, &result, &result.Outcome, err)
 	})
-	cmd.Flags().BoolVarP(&follow, "watch", "w", true, "wait for the end")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "timeout, after which the exit code is 5; 0 means no timeout")
+	cmd.Long = `Wait until a workload is rolled out: all its instances are of the newest revision, and
+ready. On a terminal a line shows the progress.
+
+With -o json or -o yaml, the standard output has one document when the command ends,
+also after an error. The progress is then on the standard error.`
+	cmd.Flags().BoolVarP(&f.follow, "watch", "w", true, "wait for the end")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "timeout, after which the exit code is 5; 0 means no timeout")
+	printer.AddOutput(cmd, &f.output)
+	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error { return printer.CheckOutput(cmd, f.output) }
 	return cmd
+}
+
+// runStatus waits for the end of a rollout, and keeps its state in result.
+func (t *tool) runStatus(ctx context.Context, c client.WithWatch, key client.ObjectKey, f statusFlags, result *statusResult) error {
+	if f.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+	}
+	out := printer.Steps(t.Streams, f.output)
+	r := &rolloutReport{out: out, troubles: func(w *rikv1alpha1.Workload) []string { return trouble.OfWorkload(ctx, c, w) }}
+	reminder := rolloutReminder
+	if line := waiting.Begin(ctx, out, waiting.Options{Quiet: !f.follow || !waiting.IsTerminal(out)}); line.Shows() {
+		defer line.End()
+		r.line, r.out, reminder = line, line.Above(r.out), troublesRead
+	}
+	stop := r.remind(reminder)
+	err := watchWorkload(ctx, c, key, func(w *rikv1alpha1.Workload) (bool, error) {
+		p, err := rolloutProgress(w)
+		result.saw(w, p)
+		if err == nil {
+			r.saw(w, p)
+		}
+		return p.done || !f.follow, err
+	})
+	stop()
+	if f.output != "" && !result.Done && r.w != nil {
+		result.Waiting = lastTroubles(ctx, c, r.w)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		what := append([]string{fmt.Sprintf("the rollout of workload %s; last seen: %s", key.Name, r.last)}, r.lastTroubles...)
+		return clierror.TimeoutError{What: strings.Join(what, "\n")}
+	}
+	return err
+}
+
+// lastTroublesWithin is the timeout for reading what the instances wait for at the end.
+const lastTroublesWithin = 5 * time.Second
+
+// lastTroubles returns what the instances of a workload wait for, also after the end of ctx.
+func lastTroubles(ctx context.Context, c client.Client, w *rikv1alpha1.Workload) []string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTroublesWithin)
+	defer cancel()
+	var texts []string
+	for _, line := range trouble.OfWorkload(ctx, c, w) {
+		texts = append(texts, strings.TrimSpace(line))
+	}
+	return texts
 }
 
 func (t *tool) rolloutHistory() *cobra.Command {

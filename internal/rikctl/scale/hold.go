@@ -14,6 +14,7 @@ import (
 	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rikctl/target"
 	"rik.dev/rik/internal/rikctl/waiting"
 )
@@ -26,6 +27,22 @@ type holding struct {
 	subresource, past string
 	suspended         bool
 	toDisk            bool
+}
+
+// heldInstance is the result for one instance, for scripts.
+type heldInstance struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Suspended bool   `json:"suspended"`
+
+	printer.Outcome `json:",inline"`
+}
+
+// holdResult is the result of "suspend" and "resume" for scripts.
+type holdResult struct {
+	Items []heldInstance `json:"items"`
+
+	printer.Outcome `json:",inline"`
 }
 
 var (
@@ -68,15 +85,19 @@ rikctl resume web-x7k2p`),
 }
 
 func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
-	timeout, waits := holdTimeout, true
+	timeout, waits, output := holdTimeout, true, ""
 	cmd.Args = cmdline.Args(cobra.MinimumNArgs(1))
 	cmd.ValidArgsFunction = target.CompleteInstances(t.Factory)
 	cmd.Flags().DurationVar(&timeout, "timeout", holdTimeout, "timeout of the wait for the status")
 	cmd.Flags().BoolVar(&waits, "wait", true, "wait until the status shows the change")
+	printer.AddOutput(cmd, &output)
 	if h.suspended {
 		cmd.Flags().BoolVar(&h.toDisk, "to-disk", false, "write the memory of microVMs to their node's disk")
 	}
 	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		if err := printer.CheckOutput(cmd, output); err != nil {
+			return err
+		}
 		var targets []target.Target
 		for _, arg := range given {
 			tg, err := target.Parse(arg)
@@ -90,14 +111,24 @@ func (t *tool) holdCommand(h holding, cmd *cobra.Command) *cobra.Command {
 		} else if timeout <= 0 {
 			return cmdline.Errorf(cmd, "--timeout must be above 0; --wait=false does not wait")
 		}
-		return t.runHold(cmd.Context(), h, targets, timeout)
+		result := holdResult{Items: []heldInstance{}}
+		err := t.runHold(cmd.Context(), h, targets, timeout, func(i *rikv1alpha1.Instance, err error) {
+			item := heldInstance{Namespace: i.Namespace, Name: i.Name, Suspended: h.suspended}
+			if err != nil {
+				item.Suspended, item.Error = i.Status.Suspended, err.Error()
+			} else if output == "" {
+				_, _ = fmt.Fprintf(t.Streams.Out, "instance/%s %s\n", i.Name, h.past)
+			}
+			result.Items = append(result.Items, item)
+		})
+		return printer.Result(t.Streams.Out, output, &result, &result.Outcome, err)
 	}
 	return cmd
 }
 
-// runHold requests the change for one target after the other. An error of one target does not
-// stop the others.
-func (t *tool) runHold(ctx context.Context, h holding, targets []target.Target, timeout time.Duration) error {
+// runHold requests the change for one target after the other, and calls ended for each instance. An
+// error of one target does not stop the others.
+func (t *tool) runHold(ctx context.Context, h holding, targets []target.Target, timeout time.Duration, ended func(*rikv1alpha1.Instance, error)) error {
 	c, namespace, err := t.NamespacedClient()
 	if err != nil {
 		return err
@@ -107,7 +138,9 @@ func (t *tool) runHold(ctx context.Context, h holding, targets []target.Target, 
 		instances, err := tg.Instances(ctx, c, namespace)
 		problems = append(problems, err)
 		for i := range instances {
-			problems = append(problems, t.hold(ctx, c, h, &instances[i], timeout))
+			err := t.hold(ctx, c, h, &instances[i], timeout)
+			ended(&instances[i], err)
+			problems = append(problems, err)
 		}
 	}
 	return errors.Join(problems...)
@@ -131,11 +164,8 @@ func (t *tool) hold(ctx context.Context, c client.Client, h holding, i *rikv1alp
 		line.Set(waiting.State{For: fmt.Sprintf("instance %s to be %s", i.Name, h.past)})
 		err := awaitHold(ctx, c, h, i, timeout)
 		line.End()
-		if err != nil {
-			return err
-		}
+		return err
 	}
-	_, _ = fmt.Fprintf(t.Streams.Out, "instance/%s %s\n", i.Name, h.past)
 	return nil
 }
 

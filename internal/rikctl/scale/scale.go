@@ -57,8 +57,7 @@ const countsRead = time.Second
 // call stop.
 func (t *tool) showInstances(cmd *cobra.Command, given []string) (stop func()) {
 	timeout, _ := cmd.Flags().GetDuration("timeout")
-	output, _ := cmd.Flags().GetString("output")
-	if timeout == 0 || output != "" || len(given) == 0 {
+	if timeout == 0 || len(given) == 0 {
 		return func() {}
 	}
 	replicas, _ := cmd.Flags().GetInt("replicas")

@@ -52,7 +52,7 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 				o.ConditionFn[n] = untilDeleted(condition)
 			}
 		}
-		line := waiting.Begin(cmd.Context(), t.Streams.ErrOut, waiting.Options{After: waiting.After, Quiet: outputOf(cmd) != ""})
+		line := waiting.Begin(cmd.Context(), t.Streams.ErrOut, waiting.Options{After: waiting.After})
 		defer line.End()
 		o.DynamicClient = waiting.Observe(o.DynamicClient, func(object client.Object) {
 			line.Set(waitState(object, flags.ForCondition))
@@ -73,15 +73,6 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 		return conditions.Replace(longConditions(conditions.GetSlice()))
 	}
 	return cmd
-}
-
-// outputOf returns the value of -o.
-func outputOf(cmd *cobra.Command) string {
-	f := cmd.Flags().Lookup("output")
-	if f == nil {
-		return ""
-	}
-	return f.Value.String()
 }
 
 // above prints above the line.
