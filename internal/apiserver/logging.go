@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
+
+	"rik.dev/rik/internal/apiserver/clientlog"
 )
 
 // kubernetesLog is the destination of Kubernetes' own messages. klog's logger belongs to the
@@ -86,6 +88,7 @@ func redirectKlog(logger *slog.Logger) {
 	kubernetesLog.once.Do(func() {
 		handler := logger.With("component", "kubernetes").Handler()
 		kubernetesLog.handler.Store(&handler)
+		clientlog.Set(logger.With("component", "etcd-client").Handler())
 	})
 }
 

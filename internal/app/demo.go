@@ -32,6 +32,7 @@ import (
 	"rik.dev/rik/internal/install/layout"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/rikctl/config"
+	"rik.dev/rik/internal/rikctl/waiting"
 	"rik.dev/rik/internal/riklet/identity"
 )
 
@@ -64,6 +65,8 @@ type demonstration struct {
 	sudo string
 	root bool
 	out  io.Writer
+	// line shows on a terminal that a removal starts a server. Then there may be nothing to remove.
+	line *waiting.Line
 }
 
 func demoCommand() *cobra.Command {
@@ -131,6 +134,7 @@ func (d *demonstration) configure(serverFlags []string) error {
 		d.sudo = "sudo "
 	}
 	d.demo.Say = d.say
+	d.line = waiting.Begin(context.Background(), io.Discard, waiting.Options{Quiet: true})
 	d.demo.CheckPort = checkPort
 	return nil
 }
@@ -183,16 +187,15 @@ func (d *demonstration) run(ctx context.Context) error {
 	switch {
 	case err == nil:
 		d.found = true
-		d.say("using the server of this machine")
+		if !d.down {
+			d.say("using the server of this machine")
+		}
 		return d.act(ctx, cluster, began)
 	case !errors.Is(err, errNoServer):
 		return err
 	case d.down && !d.hasCluster():
 		// No cluster, no application.
-		if err := d.demo.RemoveImage(); err != nil {
-			return err
-		}
-		return d.report("there is no cluster on this machine, and so no demo")
+		return d.removeImage()
 	}
 	return d.withServer(ctx, began)
 }
@@ -211,6 +214,14 @@ func (d *demonstration) configFile() string {
 func (d *demonstration) act(ctx context.Context, cluster client.Client, began time.Time) error {
 	d.demo.Client, d.demo.Machine = cluster, d.machine()
 	if d.down {
+		exists, err := d.demo.Exists(ctx)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			return d.removeImage()
+		}
+		d.line.End() // it has steps to say
 		if !d.found && !d.server.noAgent {
 			// The node stops the instances. If it is not ready in time, Down says what is left.
 			if _, err := d.demo.AwaitNode(ctx); err != nil && !errors.Is(err, demo.ErrNoNode) {
@@ -220,7 +231,7 @@ func (d *demonstration) act(ctx context.Context, cluster client.Client, began ti
 		if err := d.demo.Down(ctx); err != nil {
 			return err
 		}
-		return d.report("the demo is removed")
+		return d.report(true)
 	}
 	result, err := d.demo.Up(ctx)
 	if err != nil {
@@ -254,7 +265,14 @@ func (d *demonstration) withServer(ctx context.Context, began time.Time) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	d.say("starting a server, because none runs on this machine")
+	d.line = waiting.Begin(ctx, os.Stderr, waiting.Options{Quiet: !d.down || !waiting.IsTerminal(os.Stderr)})
+	defer d.line.End()
+	const starting = "starting a server, because none runs on this machine"
+	if d.down {
+		d.line.Set(waiting.State{What: starting})
+	} else {
+		d.say(starting)
+	}
 	group, groupContext := errgroup.WithContext(ctx)
 	serving, stop := context.WithCancel(groupContext)
 	group.Go(func() error { return d.serve(serving, log) })
@@ -379,13 +397,27 @@ func answers(ctx context.Context, settings *rest.Config) error {
 	return nil
 }
 
-// report prints the end of a removal.
-func (d *demonstration) report(text string) error {
-	if d.output == "" {
-		d.say(text)
-		return nil
+// removeImage ends a removal on a cluster without the application.
+func (d *demonstration) removeImage() error {
+	removed, err := d.demo.RemoveImage()
+	if err != nil {
+		return err
 	}
-	return json.NewEncoder(d.out).Encode(map[string]any{"workload": d.demo.Name, "removed": true})
+	return d.report(removed)
+}
+
+// report prints the end of a removal.
+func (d *demonstration) report(removed bool) error {
+	d.line.End()
+	switch {
+	case d.output != "":
+		return json.NewEncoder(d.out).Encode(map[string]any{"workload": d.demo.Name, "removed": removed})
+	case removed:
+		d.say("the demo is removed")
+	default:
+		d.say(fmt.Sprintf("there is no demo with the name %q on this machine, so nothing was removed", d.demo.Name))
+	}
+	return nil
 }
 
 // reportUp prints the address of the application and what to do with it.

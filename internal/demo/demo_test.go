@@ -230,6 +230,7 @@ func TestDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDemo(t, node("here", metav1.ConditionTrue))
+		exists(t, d, false)
 		if err := d.Down(t.Context()); err != nil {
 			t.Errorf("Down() without a demo = %v", err)
 		}
@@ -239,6 +240,7 @@ func TestDown(t *testing.T) {
 		if err := d.Client.Create(t.Context(), instance("hello-1", rikv1alpha1.InstanceDestroying)); err != nil {
 			t.Fatal(err)
 		}
+		exists(t, d, true)
 		// The instance needs a while to end.
 		const ends = 3 * time.Second
 		began := time.Now()
@@ -262,9 +264,20 @@ func TestDown(t *testing.T) {
 	})
 }
 
+// exists checks what Exists reports.
+func exists(t *testing.T, d *Demo, want bool) {
+	t.Helper()
+	if got, err := d.Exists(t.Context()); got != want || err != nil {
+		t.Errorf("Exists() = %t, %v, want %t", got, err, want)
+	}
+}
+
 func TestDownKeepsOthers(t *testing.T) {
 	t.Parallel()
 	d := newDemo(t, foreign())
+	if found, err := d.Exists(t.Context()); found || !errors.Is(err, ErrForeign) {
+		t.Errorf("Exists() = %t, %v, want %v", found, err, ErrForeign)
+	}
 	if err := d.Down(t.Context()); !errors.Is(err, ErrForeign) {
 		t.Errorf("Down() = %v, want %v", err, ErrForeign)
 	}
@@ -273,8 +286,8 @@ func TestDownKeepsOthers(t *testing.T) {
 	if err := os.MkdirAll(other, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.RemoveImage(); err != nil {
-		t.Fatal(err)
+	if removed, err := d.RemoveImage(); removed || err != nil {
+		t.Fatalf("RemoveImage() without an image = %t, %v", removed, err)
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Errorf("another image is gone: %v", err)
@@ -285,6 +298,7 @@ func TestDownTimesOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDemo(t, instance("hello-1", rikv1alpha1.InstanceUnknown))
+		exists(t, d, true) // an instance without its workload
 		err := d.Down(t.Context())
 		if !errors.Is(err, ErrNotRemoved) || !strings.Contains(err.Error(), "hello-1 is Unknown") {
 			t.Errorf("Down() = %v, want %v and the instance", err, ErrNotRemoved)

@@ -13,6 +13,19 @@ import (
 	"rik.dev/rik/internal/install/layout"
 )
 
+// Exists reports whether the cluster has the application, or instances of it that have not ended.
+func (d *Demo) Exists(ctx context.Context) (bool, error) {
+	var found rikv1alpha1.Workload
+	err := d.Client.Get(ctx, types.NamespacedName{Namespace: Namespace, Name: d.Name}, &found)
+	if apierrors.IsNotFound(err) {
+		left, err := d.instances(ctx)
+		return len(left) > 0, err
+	}
+	found.DeletionTimestamp = nil // Down continues a deletion
+	err = d.own(&found, err)
+	return err == nil, err
+}
+
 // Down deletes the application and its image, and returns when its instances have ended. It is no
 // error if there is none.
 func (d *Demo) Down(ctx context.Context) error {
@@ -32,7 +45,8 @@ func (d *Demo) Down(ctx context.Context) error {
 	if err := d.awaitEnd(ctx); err != nil {
 		return err
 	}
-	return d.RemoveImage()
+	_, err = d.RemoveImage()
+	return err
 }
 
 // awaitEnd waits until no instance of the application is left.
@@ -60,15 +74,17 @@ func (d *Demo) awaitEnd(ctx context.Context) error {
 }
 
 // RemoveImage removes the image, and the directory of images if it is empty then. The default
-// directory of images is in the data directory, which is removed too if it is empty.
-func (d *Demo) RemoveImage() error {
+// directory of images is in the data directory, which is removed too if it is empty. It reports whether there was an image.
+func (d *Demo) RemoveImage() (removed bool, err error) {
+	_, err = os.Lstat(d.imageDir())
+	removed = err == nil
 	if err := os.RemoveAll(d.imageDir()); err != nil {
-		return fmt.Errorf("removing the image: %w", err)
+		return false, fmt.Errorf("removing the image: %w", err)
 	}
 	// An error means that a directory has other files, or is gone.
 	_ = os.Remove(d.ImageDir)
 	if d.ImageDir == layout.ImageDir {
 		_ = os.Remove(layout.DataDir)
 	}
-	return nil
+	return removed, nil
 }
