@@ -1,6 +1,7 @@
 package rikctl
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -138,25 +139,37 @@ func firstVersions(t *testing.T, server *kcptest.Server) func(list client.Object
 	}
 	return func(list client.ObjectList, name string) uint64 {
 		t.Helper()
-		w, err := c.Watch(t.Context(), list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: before.ResourceVersion}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Stop()
-		for event := range w.ResultChan() {
-			object, ok := event.Object.(client.Object)
-			if !ok || event.Type != watch.Added || object.GetName() != name {
-				continue
-			}
-			version, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+		// The server ends a watch when the definition of its type changes, as at its start.
+		for {
+			version, err := firstVersion(t.Context(), c, list, name, before.ResourceVersion)
 			if err != nil {
 				t.Fatal(err)
 			}
-			return version
+			if version > 0 {
+				return version
+			}
 		}
-		t.Fatalf("the watch of %T ended before %s was made", list, name)
-		return 0
 	}
+}
+
+// firstVersion watches objects from a version on, and returns the version with which one was made. It
+// returns 0 if the watch ends before.
+func firstVersion(ctx context.Context, c client.WithWatch, list client.ObjectList, name, from string) (uint64, error) {
+	w, err := c.Watch(ctx, list, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: from}})
+	if err != nil {
+		return 0, err
+	}
+	defer w.Stop()
+	for event := range w.ResultChan() {
+		if event.Type == watch.Error {
+			return 0, apierrors.FromObject(event.Object)
+		}
+		object, ok := event.Object.(client.Object)
+		if ok && event.Type == watch.Added && object.GetName() == name {
+			return strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+		}
+	}
+	return 0, ctx.Err()
 }
 
 // TestClusterCommandsNeedAKCP checks that the commands report a server that is not a kcp, with

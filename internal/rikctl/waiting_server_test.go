@@ -105,6 +105,46 @@ func TestServerInterruptedRolloutLeavesACleanTerminal(t *testing.T) {
 	s.do(t, "rollout", "status", "web").check(t, clierror.ExitOK, "workload web is rolled out: 2 of 2 instances are ready")
 }
 
+// TestServerRolloutShowsTheConversionOfAnImage: the user who waits for a microVM sees how far the disk
+// is that its node creates from an image.
+func TestServerRolloutShowsTheConversionOfAnImage(t *testing.T) {
+	s, terminal := newSite(t), screen.New(t)
+	s.workload(t, "web", "  deploy: Automatic\n  replicas: 1\n  isolation: microvm\n")
+	s.do(t, "create", "instance", "-w", "web", "--name", "web-1").check(t, clierror.ExitOK)
+	i := &rikv1alpha1.Instance{}
+	if err := s.c.Get(t.Context(), s.key("web-1"), i); err != nil {
+		t.Fatal(err)
+	}
+	// This is what a node reports; see TestBuildReportsProgress of internal/riklet/disk.
+	const conversion = "creating the disk image of docker://registry.example/web:1: 12.0 MiB of 100.0 MiB"
+	i.Status.Phase, i.Status.Reason, i.Status.Message = rikv1alpha1.InstanceCreating, "Pulling", conversion
+	if err := s.c.Status().Update(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	w := &rikv1alpha1.Workload{}
+	if err := s.c.Get(t.Context(), s.key("web"), w); err != nil {
+		t.Fatal(err)
+	}
+	w.Status = rikv1alpha1.WorkloadStatus{ObservedGeneration: w.Generation, Replicas: 1, UpdatedReplicas: 1}
+	if err := s.c.Status().Update(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	stop := s.doOn(t, terminal.TTY, "rollout", "status", "web")
+	terminal.Await(t, "12.0 MiB of 100.0")
+	stop(true)
+	fmt.Fprintln(terminal.TTY, "$")
+	terminal.Await(t, "$")
+	if got := strings.Join(terminal.Shown(), "|"); got != "$|" {
+		t.Errorf("after an interrupt the terminal still shows %q; it got %q", got, terminal.Raw())
+	}
+	r := s.do(t, "rollout", "status", "web", "--timeout=1s", "-o", "json")
+	r.check(t, clierror.ExitUnreachable)
+	if !strings.Contains(r.out, conversion) {
+		t.Errorf("the document has no %q:\n%s", conversion, r.out)
+	}
+	s.do(t, "describe", "instance", "web-1").check(t, clierror.ExitOK, conversion)
+}
+
 func TestServerDeleteSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -1,7 +1,7 @@
 // Package waiting shows what a command waits for: one line that changes on a terminal, and lines
 // at intervals elsewhere.
 //
-// A Line is for a wait with one state at a time. It shows nothing before Options.After, so that
+// A Line is for a wait with one state at a time. On a terminal it has up to three rows. It shows nothing before Options.After, so that
 // short waits look like none, and removes itself from the terminal at its end.
 package waiting
 
@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mattn/go-runewidth"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -164,7 +165,7 @@ func (l *Line) show(now time.Time) {
 	case l.terminal:
 		if l.bars == nil && now.Sub(l.begun) >= l.after {
 			l.bars = mpb.New(mpb.WithOutput(l.out))
-			l.bar = l.bars.New(0, mpb.NopStyle(), mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Any(l.current)))
+			l.bar = l.bars.New(0, mpb.NopStyle(), mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Any(l.first)), mpb.BarBtmExtender(l.row(1), l.row(2)))
 		}
 	case due(l.last, text, now, l.begun.Add(l.after)):
 		l.last = printed{text: text, at: now}
@@ -172,11 +173,52 @@ func (l *Line) show(now time.Time) {
 	}
 }
 
-// current returns the line on the terminal.
-func (l *Line) current(decor.Statistics) string {
+// maxRows is how many rows of the terminal a state may have.
+const maxRows = 3
+
+// rows returns the state on a terminal of a width.
+func (l *Line) rows(width int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state.At(time.Now())
+	return wrap(l.state.At(time.Now()), width)
+}
+
+// first returns the first row on the terminal.
+func (l *Line) first(s decor.Statistics) string {
+	return strings.Join(l.rows(s.AvailableWidth)[:1], "")
+}
+
+// row returns what writes a further row on the terminal. It writes nothing if the state has no such row.
+func (l *Line) row(n int) mpb.BarFiller {
+	return mpb.BarFillerFunc(func(out io.Writer, s decor.Statistics) error {
+		rows := l.rows(s.AvailableWidth)
+		if n >= len(rows) {
+			return nil
+		}
+		_, err := io.WriteString(out, rows[n]+"\n")
+		return err
+	})
+}
+
+// wrap splits a text at spaces into at least one and at most maxRows rows of a width. What does not
+// fit is left out of the last one.
+func wrap(text string, width int) []string {
+	rows := []string{""}
+	for _, word := range strings.Fields(text) {
+		last := &rows[len(rows)-1]
+		switch {
+		case *last == "":
+			*last = word
+		case len(rows) == maxRows || runewidth.StringWidth(*last)+1+runewidth.StringWidth(word) <= width:
+			*last += " " + word
+		default:
+			rows = append(rows, word)
+		}
+	}
+	for i, row := range rows {
+		rows[i] = runewidth.Truncate(row, width, "…")
+	}
+	return rows
 }
 
 // due reports whether to print a line with a text. first is the time of the first line.
