@@ -105,8 +105,8 @@ func (r *Riklet) used(p monitor.Port) *schedulerv1.UsedPort {
 	return &schedulerv1.UsedPort{Protocol: string(p.Protocol), Port: int32(p.Port), HostNetworkOnly: p.Loopback || lost}
 }
 
-// troubles returns the parts of the network that do not work, and the image archives that were
-// refused.
+// troubles returns the parts of the network that do not work, the image archives that were
+// refused, and why the controller refuses the node.
 func (r *Riklet) troubles() (reported []*schedulerv1.NodeTrouble) {
 	all := map[nodestate.TroubleKind]string{}
 	if r.network != nil {
@@ -117,6 +117,9 @@ func (r *Riklet) troubles() (reported []*schedulerv1.NodeTrouble) {
 		all[nodestate.TroubleImages] = r.archives
 	}
 	r.mu.Unlock()
+	if refusal := r.controller.Refusal(); refusal != "" {
+		all[nodestate.TroubleController] = refusal
+	}
 	for _, kind := range slices.Sorted(maps.Keys(all)) {
 		reported = append(reported, &schedulerv1.NodeTrouble{Kind: string(kind), Message: all[kind]})
 	}

@@ -40,6 +40,7 @@ type cluster struct {
 	troubles  []*schedulerv1.NodeTrouble
 	asked     []string
 	node      nodev1.Node_ConnectServer
+	refuses   error // the controller's answer to each connection
 	data      map[int64][]*nodev1.SessionOutput
 }
 
@@ -156,7 +157,14 @@ func (n nodeEnd) Connect(stream nodev1.Node_ConnectServer) error {
 	c.mu.Lock()
 	c.node = stream
 	c.callers = append(c.callers, caller(stream.Context()))
+	refuses := c.refuses
 	c.mu.Unlock()
+	if refuses != nil {
+		return refuses
+	}
+	if err := stream.Send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Protocol: nodev1.Protocol}}}); err != nil {
+		return err
+	}
 	for {
 		m, err := stream.Recv()
 		if err != nil {

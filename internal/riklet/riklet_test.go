@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"rik.dev/rik/api/rik/nodestate"
@@ -252,6 +254,33 @@ func TestRefusedArchivesAreReported(t *testing.T) {
 		synctest.Wait()
 		if all := b.cluster.lastTroubles(); len(all) != 1 || all[0].GetKind() != string(nodestate.TroubleImages) || all[0].GetMessage() != b.images.refused {
 			t.Errorf("the node reports %v, want the archive", all)
+		}
+		b.stop()
+		b.scheduler.down()
+		b.controller.down()
+	})
+}
+
+// The cluster learns from the scheduler that the controller refuses the node.
+func TestARefusalOfTheControllerIsReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.cluster.refuses = status.Error(codes.FailedPrecondition, "install rik v2 on the node")
+		b.scheduler.up()
+		b.controller.up()
+		b.boot()
+		<-b.riklet.Ready()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if all := b.cluster.lastTroubles(); len(all) != 1 || all[0].GetKind() != string(nodestate.TroubleController) || all[0].GetMessage() != "install rik v2 on the node" {
+			t.Errorf("the node reports %v, want the refusal", all)
+		}
+		b.cluster.locked(func() { b.cluster.refuses = nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if all := b.cluster.lastTroubles(); len(all) > 0 {
+			t.Errorf("a node that the controller accepts reports %v", all)
 		}
 		b.stop()
 		b.scheduler.down()

@@ -23,11 +23,14 @@ const (
 	// TroubleImages means that image archives of the node could not be loaded. It does not affect
 	// placement.
 	TroubleImages TroubleKind = "images"
+	// TroubleController means that the controller refuses the node's connection. The node gets no
+	// Secrets, no network changes and no sessions. It is not ready and gets no new instances.
+	TroubleController TroubleKind = "controller"
 )
 
 // TroubleKinds returns all kinds, in a fixed order.
 func TroubleKinds() []TroubleKind {
-	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleNamesBlocked, TroubleOverlay, TroublePorts, TroubleImages}
+	return []TroubleKind{TroubleNetwork, TroubleNames, TroubleNamesBlocked, TroubleOverlay, TroublePorts, TroubleImages, TroubleController}
 }
 
 // The conditions of a node for its troubles. A condition is True while the node has the trouble,

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/instance"
 )
@@ -72,6 +74,32 @@ func TestAHeldNodeIsNotReady(t *testing.T) {
 	n.Status = Status(n, report(true), false, time.Time{}, at)
 	if n.Status.Confirmation != nil {
 		t.Errorf("the confirmation is still shown: %v", n.Status.Confirmation)
+	}
+}
+
+// TestARefusedNodeIsNotReady: a node whose connection the controller refuses is not ready, also if it
+// reports to the scheduler. A node that waits for a confirmation shows that reason.
+func TestARefusedNodeIsNotReady(t *testing.T) {
+	t.Parallel()
+	n := &rikv1alpha1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	refused, held := report(true), report(true)
+	refused.Troubles = map[nodestate.TroubleKind]string{nodestate.TroubleController: "install rik v2 on the node"}
+	held.Troubles = refused.Troubles
+	held.Hold = &rikv1alpha1.NodeConfirmation{ID: "h", Reason: rikv1alpha1.ConfirmOtherCluster, Cluster: "c1"}
+	for _, step := range []struct {
+		report       *Report
+		reason, says string
+	}{
+		{report(true), "Connected", ""},
+		{refused, "RefusedByController", "install rik v2 on the node"},
+		{held, rikv1alpha1.NodeConfirmationNeeded, ""},
+		{report(true), "Connected", ""},
+	} {
+		n.Status = Status(n, step.report, false, time.Time{}, metav1.NewTime(noon))
+		ready := meta.FindStatusCondition(n.Status.Conditions, rikv1alpha1.NodeReady)
+		if ready == nil || ready.Reason != step.reason || (ready.Status == metav1.ConditionTrue) != (step.reason == "Connected") || !strings.Contains(ready.Message, step.says) {
+			t.Errorf("Ready is %+v, want the reason %s", ready, step.reason)
+		}
 	}
 }
 

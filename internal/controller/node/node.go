@@ -173,6 +173,10 @@ func taint(taints []rikv1alpha1.Taint, key string, want bool) []rikv1alpha1.Tain
 // replacement.
 const reasonSilent = "NodeSilent"
 
+// reasonRefused is the reason of the condition Ready of a node that reaches the scheduler, and whose
+// connection the controller refuses.
+const reasonRefused = "RefusedByController"
+
 // Status returns the desired status of the node. Without a report in this session the state is
 // not known, and the earlier status stays. unheard is the time since when there has been no
 // scheduler, or zero if there is one. A node that was Ready is then Unknown.
@@ -207,6 +211,8 @@ func Status(n *rikv1alpha1.Node, r *Report, paused bool, unheard time.Time, now 
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionUnknown, reasonSilent, "the node has not reported for longer than --node-timeout")
 	case r.Hold != nil:
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, rikv1alpha1.NodeConfirmationNeeded, Explain(n.Name, r.Hold))
+	case r.Troubles[nodestate.TroubleController] != "":
+		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, reasonRefused, "the controller refuses the connection of the node, which therefore gets no Secrets and no network changes: "+r.Troubles[nodestate.TroubleController])
 	case len(out.Info.Kinds) == 0:
 		set(&out, now, rikv1alpha1.NodeReady, metav1.ConditionFalse, "NoRuntime", "the node cannot run any kind of workload")
 	default:

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"rik.dev/rik/internal/rpc/nodev1"
 	"rik.dev/rik/internal/wakeup"
@@ -52,6 +54,63 @@ type Controller struct {
 	mu       sync.Mutex
 	usages   []*nodev1.Usage // the latest
 	measured wakeup.Signal   // set while usages are unsent
+	refusal  error           // the last one; nil after a connection that was accepted
+	refusals int             // since then
+}
+
+// refusalsCount is how many refusals in a row Refusal reports. A node that joins may be refused once or
+// twice, until the controller knows it.
+const refusalsCount = 3
+
+// mismatchError says that the controller has another version of the protocol.
+type mismatchError string
+
+// Error implements error.
+func (e mismatchError) Error() string { return string(e) }
+
+// Refusal returns why the controller refuses this node, or "" if it does not. A controller that is not
+// reached does not refuse.
+func (c *Controller) Refusal() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refusals < refusalsCount {
+		return ""
+	}
+	var said interface{ GRPCStatus() *status.Status }
+	if errors.As(c.refusal, &said) {
+		return said.GRPCStatus().Message()
+	}
+	return c.refusal.Error()
+}
+
+// ended notes the end of a connection.
+func (c *Controller) ended(taken bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if taken {
+		c.refusal, c.refusals = nil, 0
+	}
+	if refuses(err) {
+		c.refusal = err
+		c.refusals++
+	}
+}
+
+// refuses reports whether an error is a decision about this node. Other errors, such as a lost
+// connection, are not.
+func refuses(err error) bool {
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.FailedPrecondition, codes.AlreadyExists, codes.Unauthenticated:
+		return true
+	}
+	return errors.As(err, new(mismatchError))
+}
+
+// accepted notes that the controller has accepted the connection.
+func (c *Controller) accepted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusal, c.refusals = nil, 0
 }
 
 // SetUsages replaces the usages to send. They are sent now, and again on each new connection. The
@@ -80,7 +139,11 @@ func (c *Controller) latest() []*nodev1.Usage {
 
 // Run maintains the connection until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	reconnect(ctx, "controller", c.Logger, c.session)
+	reconnect(ctx, "controller", c.Logger, func(ctx context.Context) (bool, error) {
+		taken, err := c.session(ctx)
+		c.ended(taken, err)
+		return taken, err
+	})
 	return nil
 }
 
@@ -136,7 +199,10 @@ func (c *Controller) receive(stream nodev1.Node_ConnectClient, sessions Sessions
 			}
 			c.Logger.Info("connected to the controller", "version", hello.GetVersion())
 		}
-		*taken = true
+		if !*taken {
+			*taken = true
+			c.accepted()
+		}
 		switch {
 		case m.GetObject() != nil:
 			c.Objects.Deliver(m.GetObject())
@@ -157,7 +223,7 @@ func (c *Controller) compatible(hello *nodev1.ControllerHello) error {
 	mismatch := nodev1.Mismatch(c.Hello.GetNodeName(), nodev1.Program{Version: c.Hello.GetVersion(), Protocol: c.Hello.GetProtocol()},
 		nodev1.Program{Version: hello.GetVersion(), Protocol: hello.GetProtocol()})
 	if mismatch != "" {
-		return errors.New(mismatch)
+		return mismatchError(mismatch)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"rik.dev/rik/internal/riklet/objects"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -28,14 +30,18 @@ type nodeServer struct {
 	asked    []string
 	started  []int64 // sessions whose streams were opened
 	protocol uint32  // 0: the riklet's own
+	refuses  error   // the answer to each connection
 	stream   nodev1.Node_ConnectServer
 }
 
 func (n *nodeServer) Connect(stream nodev1.Node_ConnectServer) error {
 	n.mu.Lock()
 	n.stream = stream
-	protocol := cmp.Or(n.protocol, nodev1.Protocol)
+	protocol, refuses := cmp.Or(n.protocol, nodev1.Protocol), n.refuses
 	n.mu.Unlock()
+	if refuses != nil {
+		return refuses
+	}
 	if err := stream.Send(&nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Hello{Hello: &nodev1.ControllerHello{Version: "v1", Protocol: protocol}}}); err != nil {
 		return err
 	}
@@ -77,6 +83,13 @@ func (n *nodeServer) Session(stream nodev1.Node_SessionServer) error {
 		n.mu.Unlock()
 	}
 	return err
+}
+
+// set changes how the server answers the next connections.
+func (n *nodeServer) set(refuses error, protocol uint32) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refuses, n.protocol = refuses, protocol
 }
 
 func (n *nodeServer) take() []string {
@@ -121,7 +134,16 @@ func (e *notedSessions) Open(o *nodev1.OpenSession) {
 func (e *notedSessions) End(o *nodev1.CloseSession) { e.ended = append(e.ended, o.GetSession()) }
 func (e *notedSessions) Close()                     { e.closed = true }
 
-func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, made *[]*notedSessions)) {
+// controllerBench is a connection and a scripted controller.
+type controllerBench struct {
+	*Controller
+	p      *peer
+	server *nodeServer
+	store  *objects.Store
+	made   []*notedSessions // one for each connection
+}
+
+func withController(t *testing.T, f func(t *testing.T, b *controllerBench)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &nodeServer{}
@@ -130,19 +152,19 @@ func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServ
 		if err != nil {
 			t.Fatal(err)
 		}
-		made := []*notedSessions{}
-		c := &Controller{
+		b := &controllerBench{p: p, server: server, store: store}
+		b.Controller = &Controller{
 			Dial: p.dial, Hello: &nodev1.NodeHello{NodeName: "n1", Version: "v2", Protocol: nodev1.Protocol}, Objects: store, Logger: slog.New(slog.DiscardHandler),
 			Sessions: func(ctx context.Context, client nodev1.NodeClient) Sessions {
-				made = append(made, &notedSessions{ctx: ctx, client: client})
-				return made[len(made)-1]
+				b.made = append(b.made, &notedSessions{ctx: ctx, client: client})
+				return b.made[len(b.made)-1]
 			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		p.up()
-		go func() { done <- c.Run(ctx) }()
-		f(t, p, server, store, &made)
+		go func() { done <- b.Run(ctx) }()
+		f(t, b)
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v", err)
@@ -152,7 +174,8 @@ func withController(t *testing.T, f func(t *testing.T, p *peer, server *nodeServ
 }
 
 func TestObjectsAreRequestedAndRequestedAgain(t *testing.T) {
-	withController(t, func(t *testing.T, p *peer, server *nodeServer, store *objects.Store, _ *[]*notedSessions) {
+	withController(t, func(t *testing.T, b *controllerBench) {
+		p, server, store := b.p, b.server, b.store
 		if e, err := store.Secret(t.Context(), "shop", "password"); err != nil || string(e.Data["k"]) != "v" {
 			t.Fatalf("Secret() = %+v, %v", e, err)
 		}
@@ -170,6 +193,52 @@ func TestObjectsAreRequestedAndRequestedAgain(t *testing.T) {
 			t.Errorf("asked after the reconnect (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// TestRefusal checks that a decision of the controller about the node counts, and a controller that is
+// not reached does not. The first refusals do not count either.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		refuses  error
+		protocol uint32
+		want     string
+	}{
+		"removed":       {status.Error(codes.PermissionDenied, "the node was deleted"), 0, "the node was deleted"},
+		"twice":         {status.Error(codes.AlreadyExists, "another machine has the name"), 0, "another machine has the name"},
+		"wrong version": {nil, nodev1.Protocol + 1, "and its controller runs rik v1 with version"},
+		"busy":          {status.Error(codes.Unavailable, "later"), 0, ""},
+		"fine":          {nil, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withController(t, func(t *testing.T, b *controllerBench) {
+				b.server.set(tc.refuses, tc.protocol)
+				b.p.down()
+				b.p.up()
+				time.Sleep(firstPause / 2)
+				synctest.Wait()
+				if got := b.Refusal(); got != "" {
+					t.Errorf("after the first connection Refusal() = %q", got)
+				}
+				time.Sleep(time.Minute)
+				if got := b.Refusal(); (got != "") != (tc.want != "") || !strings.Contains(got, tc.want) {
+					t.Errorf("Refusal() = %q, want %q", got, tc.want)
+				}
+				b.p.down()
+				time.Sleep(time.Minute)
+				if got := b.Refusal(); !strings.Contains(got, tc.want) {
+					t.Errorf("without a controller Refusal() = %q, want %q as before", got, tc.want)
+				}
+				b.server.set(nil, 0)
+				b.p.up()
+				time.Sleep(2 * maxPause)
+				synctest.Wait()
+				if got := b.Refusal(); got != "" {
+					t.Errorf("after a connection that was accepted Refusal() = %q", got)
+				}
+			})
+		})
+	}
 }
 
 // TestMeasurementsAreSentToEachController checks that a controller gets the latest measurements
@@ -227,25 +296,26 @@ func TestMeasurementsAreSentToEachController(t *testing.T) {
 }
 
 func TestSessionsBelongToTheirConnection(t *testing.T) {
-	withController(t, func(t *testing.T, p *peer, server *nodeServer, _ *objects.Store, made *[]*notedSessions) {
+	withController(t, func(t *testing.T, b *controllerBench) {
+		p, server := b.p, b.server
 		synctest.Wait()
 		server.send(t, &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Open{Open: &nodev1.OpenSession{Session: 7}}})
 		server.send(t, &nodev1.ControllerMessage{Message: &nodev1.ControllerMessage_Close{Close: &nodev1.CloseSession{Session: 7}}})
 		server.mu.Lock()
-		if !slices.Equal(server.started, []int64{7}) || !slices.Equal((*made)[0].ended, []int64{7}) {
-			t.Errorf("the streams of sessions %v were opened and %v ended, want 7", server.started, (*made)[0].ended)
+		if !slices.Equal(server.started, []int64{7}) || !slices.Equal(b.made[0].ended, []int64{7}) {
+			t.Errorf("the streams of sessions %v were opened and %v ended, want 7", server.started, b.made[0].ended)
 		}
 		server.mu.Unlock()
 		p.down()
 		synctest.Wait()
-		if first := (*made)[0]; !first.closed || !slices.Equal(first.opened, []int64{7}) {
+		if first := b.made[0]; !first.closed || !slices.Equal(first.opened, []int64{7}) {
 			t.Errorf("opened %v, closed %t, want one session that ended with its connection", first.opened, first.closed)
 		}
 		p.up()
 		time.Sleep(maxPause)
 		synctest.Wait()
-		if len(*made) != 2 || (*made)[1].closed {
-			t.Errorf("%d connections had sessions, want a second that is open", len(*made))
+		if len(b.made) != 2 || b.made[1].closed {
+			t.Errorf("%d connections had sessions, want a second that is open", len(b.made))
 		}
 	})
 }

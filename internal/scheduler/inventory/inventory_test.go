@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
+	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/scheduler/placement"
 )
@@ -145,6 +146,25 @@ func TestNodeTakesAsManyAsItHasAddresses(t *testing.T) {
 		if got := len(place(v, start).Bindings); got != c.want {
 			t.Errorf("%s: %d of 9 instances were placed, want %d", name, got, c.want)
 		}
+	}
+}
+
+// TestANodeThatTheControllerRefusesGetsNoInstance: the node reports it, and reports its end.
+func TestANodeThatTheControllerRefusesGetsNoInstance(t *testing.T) {
+	t.Parallel()
+	v := newInventory()
+	v.Begin()
+	addNode(v, "node", 4)
+	v.SetTemplate("ns/w", template(0))
+	v.SetPending(facts("a", "w"))
+	v.Synced()
+	v.SetTroubles("node", map[nodestate.TroubleKind]string{nodestate.TroubleController: "deleted"})
+	if got := len(place(v, start).Bindings); got != 0 {
+		t.Errorf("%d instances were placed on a node that the controller refuses", got)
+	}
+	v.SetTroubles("node", nil)
+	if got := len(place(v, start).Bindings); got != 1 {
+		t.Errorf("%d instances were placed on the node when the controller accepts it, want 1", got)
 	}
 }
 

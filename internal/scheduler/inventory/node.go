@@ -61,6 +61,8 @@ func (n *node) unready() string {
 		return "the node has not reported for longer than --node-timeout"
 	case n.object == nil:
 		return "the controller has not admitted the node yet"
+	case n.Troubles[nodestate.TroubleController] != "":
+		return "the controller refuses the node: " + n.Troubles[nodestate.TroubleController]
 	}
 	return n.refusal
 }
