@@ -144,7 +144,7 @@ func TestSuspendShowsTheReason(t *testing.T) {
 	s.do(t, "create", "instance", "-w", "web", "--name", "web-one").check(t, clierror.ExitOK)
 	s.do(t, "suspend", "web-one").check(t, clierror.ExitConflict, "it has no node yet")
 	s.do(t, "suspend", "nobody").check(t, clierror.ExitNotFound, "nobody")
-	s.do(t, "suspend").check(t, clierror.ExitUsage, "requires at least 1 arg")
+	s.do(t, "suspend").check(t, clierror.ExitUsage, "write rikctl suspend INSTANCE")
 	s.do(t, "resume", "pod/web").check(t, clierror.ExitUsage, "neither an instance nor a workload")
 	s.do(t, "resume", "web-one", "--timeout=-1s").check(t, clierror.ExitUsage, "--timeout")
 	s.runningOn(t, "web-one", s.node(t))

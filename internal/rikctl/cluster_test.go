@@ -34,7 +34,7 @@ func TestClusterRegisterRefuses(t *testing.T) {
 		line []string
 		want string
 	}{
-		"no name":         {nil, "accepts 1 arg"},
+		"no name":         {nil, "write rikctl cluster register NAME"},
 		"no kubeconfig":   {[]string{"east"}, "--kubeconfig FILE is required"},
 		"a name with dot": {[]string{"east.eu", "--kubeconfig", file}, `the name "east.eu"`},
 		"an odd mode":     {[]string{"east", "--kubeconfig", file, "--mode", "both"}, "push, pull, none"},

@@ -77,7 +77,7 @@ func newTree(streams genericiooptions.IOStreams, source config.Source) (*cobra.C
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
 	root.SetErr(streams.ErrOut)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return cmdline.Wrap(cmd, err) })
+	root.SetFlagErrorFunc(cmdline.FlagError)
 	t.Getter.AddFlags(root.PersistentFlags())
 	t.addCommands(root)
 	replaceTexts(root)

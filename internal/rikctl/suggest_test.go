@@ -31,6 +31,17 @@ func TestHintsForUsersOfKubernetes(t *testing.T) {
 		"get " + node:              node + " is the name of a node: rikctl -n " + s.namespace + " get node " + node,
 		"logs web":                 "web is a workload: rikctl -n " + s.namespace + " logs workload/web",
 		"exec web -- ls -l":        "web is a workload: rikctl -n " + s.namespace + " exec workload/web -- ls -l",
+		"why web":                  "web is a workload: rikctl -n " + s.namespace + " why workload/web",
+		"suspend web":              "web is a workload: rikctl -n " + s.namespace + " suspend workload/web",
+		"delete web":               "web is the name of a workload: rikctl -n " + s.namespace + " delete workload web",
+		"get workload wbe":         `did you mean web? "rikctl get workloads" lists them`,
+		"get workload web wbe":     `did you mean web? "rikctl get workloads" lists them`,
+		"rollout status nothing":   `"rikctl get workloads" lists them`,
+		"drain nowhere":            `"rikctl get nodes" lists them`,
+		"run web --image x":        `unknown command "run"`,
+		"create pod x --image x":   `unknown command "pod"`,
+		"drain":                    "an argument is missing: write rikctl drain NODE",
+		"why a b c":                "wrong number of arguments (3): write rikctl why INSTANCE",
 		"port-forward web 8080:80": "web is a workload: rikctl -n " + s.namespace + " port-forward workload/web 8080:80",
 	} {
 		t.Run(line, func(t *testing.T) {

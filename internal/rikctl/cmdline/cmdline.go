@@ -75,14 +75,28 @@ func Group(parent *cobra.Command, children ...*cobra.Command) *cobra.Command {
 	return parent
 }
 
-// Args wraps a check of the arguments, so that its errors are usage errors.
+// Args wraps one of cobra's checks of the number of arguments. Its errors are usage errors, and say how
+// to write the command.
 func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
-		if err := check(cmd, given); err != nil {
-			return Wrap(cmd, err)
+		switch err := check(cmd, given); {
+		case err == nil:
+			return nil
+		case len(given) == 0:
+			return Errorf(cmd, "an argument is missing: write %s", cmd.UseLine())
+		default:
+			return Errorf(cmd, "wrong number of arguments (%d): write %s", len(given), cmd.UseLine())
 		}
-		return nil
 	}
+}
+
+// FlagError makes an error about a flag a usage error. If the command line has an unknown command in
+// front of the flag, that is the error.
+func FlagError(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+		return Subcommand(cmd, words)
+	}
+	return Wrap(cmd, err)
 }
 
 // Example formats the examples of a command's help.

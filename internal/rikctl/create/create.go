@@ -34,6 +34,9 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	}, t.createWorkload(), t.createInstance(), t.createTenant(), t.createNamespace())
 	cmd.SetFlagErrorFunc(func(of *cobra.Command, err error) error {
 		usage := cmdline.New(of.CommandPath(), err)
+		if of == cmd && len(cmd.Flags().Args()) > 0 {
+			return cmdline.FlagError(cmd, err)
+		}
 		if of == cmd && (strings.Contains(err.Error(), "'f' in") || strings.Contains(err.Error(), "--filename")) {
 			return cmdline.WithNext(usage, "\"rikctl apply -f FILE\" creates and changes objects of any type, and \"rikctl create workload -f FILE\" creates workloads")
 		}

@@ -51,6 +51,7 @@ func Next(ctx context.Context, f *access.Factory, o clierror.Outcome, args []str
 	t := &tool{f}
 	o = t.suggestType(ctx, o, args)
 	o = t.suggestTarget(ctx, o, args)
+	o = t.suggestName(ctx, o)
 	return t.suggestConfig(o, args)
 }
 
