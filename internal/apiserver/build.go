@@ -35,6 +35,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/apiserver/filters/body"
 	"rik.dev/rik/internal/apiserver/filters/protobuf"
 	"rik.dev/rik/internal/apiserver/filters/quantities"
@@ -125,7 +126,7 @@ func (c *chain) configure(cfg Config) error {
 		served := genericapiserver.DefaultBuildHandlerChain(quantities.Wrap(c.outage.Wrap(behind, legacyscheme.Codecs), legacyscheme.Codecs), config)
 		return withURILimit(served)
 	}
-	generic.RESTOptionsGetter = sized{generic.RESTOptionsGetter}
+	generic.RESTOptionsGetter = sized{checksum.Options{RESTOptionsGetter: generic.RESTOptionsGetter}}
 	generic.OpenAPIConfig.Info.Title, generic.OpenAPIV3Config.Info.Title = "rik", "rik"
 	generic.OpenAPIConfig.GetDefinitionName = namesOurs(generic.OpenAPIConfig.GetDefinitionName)
 	generic.OpenAPIV3Config.GetDefinitionName = namesOurs(generic.OpenAPIV3Config.GetDefinitionName)
@@ -149,7 +150,7 @@ func (c *chain) configure(cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("configuring the types of CRDs: %w", err)
 	}
-	c.extensions.ExtraConfig.CRDRESTOptionsGetter = sized{c.extensions.ExtraConfig.CRDRESTOptionsGetter}
+	c.extensions.ExtraConfig.CRDRESTOptionsGetter = sized{checksum.Options{RESTOptionsGetter: c.extensions.ExtraConfig.CRDRESTOptionsGetter}}
 	c.aggregator, err = controlplaneapiserver.CreateAggregatorConfig(*generic, c.opts, informers, resolver, c.control.ProxyTransport, nil, initializers)
 	if err != nil {
 		return fmt.Errorf("configuring the aggregator: %w", err)

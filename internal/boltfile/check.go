@@ -41,7 +41,7 @@ func Check(path string) error {
 	if info.Mode().IsRegular() && (info.Size() == 0 || info.Size() > MaxBytes) {
 		return nil
 	}
-	return View(path, func(tx *bolt.Tx) error {
+	err = View(path, func(tx *bolt.Tx) error {
 		// The first pass reads every page in this goroutine, where a page fault is an error. The
 		// second pass checks the pages against each other and against the list of free pages, in
 		// a goroutine of bbolt.
@@ -60,6 +60,13 @@ func Check(path string) error {
 		}
 		return first
 	})
+	if err != nil {
+		return err
+	}
+	if err := checkLayout(path); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 // View runs a read-only transaction on a database that no process has open for writing. For a

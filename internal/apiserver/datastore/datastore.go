@@ -41,6 +41,8 @@ type Config struct {
 	Quota int64
 	// Logger logs the datastore's own messages. Required.
 	Logger *slog.Logger
+
+	serveDamaged bool // see Repair
 }
 
 // Endpoint is the address of the datastore for an etcd client.
@@ -223,7 +225,7 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 }
 
 func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) error {
-	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Quota: cfg.Quota, Logger: cfg.Logger})
+	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Quota: cfg.Quota, Logger: cfg.Logger, ServeDamaged: cfg.serveDamaged})
 	if err != nil {
 		return err
 	}
@@ -244,6 +246,12 @@ func (d *Datastore) openKine(ctx context.Context, cfg Config, sockets string) er
 	}
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
 	d.close = server.Close
+	if strings.HasPrefix(cfg.Endpoint, "sqlite://") && !cfg.serveDamaged {
+		// A database server has checksums of its own. SQLite has none.
+		if err := d.checkObjects(ctx); err != nil {
+			return errors.Join(err, server.Close())
+		}
+	}
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"strings"
 	"sync"
@@ -21,8 +22,8 @@ import (
 )
 
 // Version is the version of the record format that this code writes. The code reads this version
-// and older ones.
-const Version = 1
+// and older ones. Since version 2, a record has a checksum.
+const Version = 2
 
 var (
 	// ErrNewer is returned by Open if a later version of rik wrote a record.
@@ -161,12 +162,12 @@ func (s *Store) Load() ([]Record, error) {
 	var records []Record
 	err := s.db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket(bucket).ForEach(func(uid, data []byte) error {
-			record, err := decode(data)
+			record, err := decode(string(uid), data)
 			if errors.Is(err, ErrNewer) {
 				return fmt.Errorf("record of instance %s: %w", uid, err)
 			}
 			if err != nil {
-				return damaged(s.db.Path(), fmt.Errorf("record of instance %s: %w", uid, err))
+				return damagedRecord(s.db.Path(), string(uid), err)
 			}
 			records = append(records, record)
 			return nil
@@ -175,21 +176,57 @@ func (s *Store) Load() ([]Record, error) {
 	return records, err
 }
 
-func decode(data []byte) (Record, error) {
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
+// envelope is a record as it is stored since version 2.
+type envelope struct {
+	Version int `json:"version"`
+	// Sum is the CRC-32C of the instance's UID and of the bytes of Record.
+	Sum    uint32          `json:"sum"`
+	Record json.RawMessage `json:"record"`
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func checksum(uid string, record []byte) uint32 {
+	return crc32.Update(crc32.Update(0, castagnoli, []byte(uid)), castagnoli, record)
+}
+
+func encode(r Record) ([]byte, error) {
+	r.Version = Version
+	record, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(envelope{Version: Version, Sum: checksum(r.Instance.UID, record), Record: record})
+}
+
+func decode(uid string, data []byte) (r Record, err error) {
+	var e envelope
+	if err := json.Unmarshal(data, &e); err != nil {
 		return r, err
 	}
-	if r.Version > Version {
-		return r, fmt.Errorf("version %d: %w", r.Version, ErrNewer)
+	switch {
+	case e.Version > Version:
+		return r, fmt.Errorf("version %d: %w", e.Version, ErrNewer)
+	case e.Version == 1 && e.Record == nil:
+		return r, json.Unmarshal(data, &r)
+	case e.Version != Version:
+		return r, fmt.Errorf("its version is %d", e.Version)
 	}
-	return r, nil
+	if sum := checksum(uid, e.Record); sum != e.Sum {
+		return r, fmt.Errorf("its checksum is %08x, and its content has %08x", e.Sum, sum)
+	}
+	return r, json.Unmarshal(e.Record, &r)
+}
+
+// damagedRecord returns an error that says what the loss of one record means, and what to do.
+func damagedRecord(path, uid string, err error) error {
+	return fmt.Errorf("%w: %s: the record of instance %s: %w. All instances continue to run. Restore the file from a copy, or run riklet repair, which removes only this record: the riklet then stops the instance and starts it again, its volumes on this node are lost, and its restart count grows",
+		ErrDamaged, path, uid, err)
 }
 
 // Put saves a record. It is durable when Put returns. Concurrent calls share a commit.
 func (s *Store) Put(r Record) error {
-	r.Version = Version
-	data, err := json.Marshal(r)
+	data, err := encode(r)
 	if err != nil {
 		return fmt.Errorf("encoding the record of instance %s: %w", r.Instance.UID, err)
 	}

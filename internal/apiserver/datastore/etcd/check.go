@@ -26,10 +26,22 @@ import (
 // loss of data.
 var errFiles = errors.New("the files of the embedded etcd are damaged")
 
+// Check reads the files of a stopped etcd in the directory of [Config], and changes nothing. The
+// error names what is damaged, and the next step. Objects are the stored objects as far as they
+// were read; a database of more than 1 GiB is not.
+func Check(dir string) (Objects, error) {
+	dir = filepath.Join(dir, "etcd")
+	objects, err := check(dir)
+	if err != nil {
+		err = explain(dir, err)
+	}
+	return objects, err
+}
+
 // check reads the files of a stopped etcd, and changes nothing. For most damage, etcd itself
 // ends the process with a stack trace. For a lost log it waits forever. After a damaged record
 // it cuts off the rest of the log, which may contain acknowledged writes.
-func check(dir string) (err error) {
+func check(dir string) (objects Objects, err error) {
 	defer func() {
 		if r := recover(); r != nil { // a panic of etcd's decoders
 			err = fmt.Errorf("%w: %v", errFiles, r)
@@ -39,9 +51,31 @@ func check(dir string) (err error) {
 		db: filepath.Join(dir, "member", "snap", "db"), snaps: filepath.Join(dir, "member", "snap"), wal: filepath.Join(dir, "member", "wal"),
 	}
 	if err := f.checkDatabase(); err != nil {
-		return err
+		return objects, err
 	}
-	return f.checkLog()
+	if err := f.checkLog(); err != nil {
+		return objects, err
+	}
+	return f.checkObjects()
+}
+
+// checkObjects reads the objects of a database that is not too large to be read at each start.
+func (f *files) checkObjects() (Objects, error) {
+	info, err := os.Stat(f.db)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Objects{}, nil // checkLog has accepted that
+	}
+	if err != nil {
+		return Objects{}, fmt.Errorf("reading etcd's database: %w", err)
+	}
+	if info.Size() == 0 || info.Size() > boltfile.MaxBytes {
+		return Objects{}, nil
+	}
+	objects, err := checkObjects(f.db)
+	if err != nil {
+		return objects, fmt.Errorf("reading the objects in etcd's database: %w", err)
+	}
+	return objects, objects.Err()
 }
 
 type files struct {
@@ -61,12 +95,16 @@ func (f *files) checkDatabase() error {
 	err = boltfile.Check(f.db)
 	if err == nil {
 		err = boltfile.View(f.db, func(tx *bolt.Tx) error {
+			var index []byte
 			if meta := tx.Bucket([]byte("meta")); meta != nil {
-				if index := meta.Get([]byte("consistent_index")); len(index) == 8 {
-					f.applied = binary.BigEndian.Uint64(index)
-				}
+				index = meta.Get([]byte("consistent_index"))
 			}
-			return nil
+			if len(index) == 8 {
+				f.applied = binary.BigEndian.Uint64(index)
+			} else if hasMembers(tx) {
+				return fmt.Errorf("%w: the index of the last entry of the log is missing", boltfile.ErrDamaged)
+			}
+			return checkMembership(tx)
 		})
 	}
 	if errors.Is(err, boltfile.ErrDamaged) {

@@ -45,6 +45,9 @@ type Config struct {
 	// Quota is the maximum size of the database in bytes. Zero means DefaultQuota.
 	Quota  int64
 	Logger *slog.Logger
+	// ServeDamaged starts although stored objects do not match their checksums. It is for their
+	// repair.
+	ServeDamaged bool
 }
 
 // Server is a running etcd.
@@ -64,7 +67,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := ec.Validate(); err != nil {
 		return nil, fmt.Errorf("checking the embedded etcd's configuration: %w", err)
 	}
-	if err := check(ec.Dir); err != nil {
+	if _, err := check(ec.Dir); err != nil && !(cfg.ServeDamaged && errors.Is(err, errObjects)) {
 		return nil, explain(ec.Dir, err)
 	}
 	e, err := start(ec, end)
