@@ -11,6 +11,7 @@
 #   leaks            creates and deletes thousands of instances, of which nothing may remain
 #                    (root)
 #   leader           stops the active one of two controllers, again and again
+#   damage           flips bits in, truncates and deletes every file of a server, one at a time
 #   drills           500 kills, and fenced roots whose clusters are cut off (root)
 #   benchmarks       all benchmarks, to find those that no longer work (root)
 #   bare             make demo in a bare Debian (root)
@@ -23,7 +24,7 @@
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
 # The output also lists the parts that this machine could not run. They do not fail the run.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|drills|benchmarks|bare|installs|reproducible|compose]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|damage|drills|benchmarks|bare|installs|reproducible|compose]...;
 # all parts without an argument.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
 # runs. RIK_DRILL_SEED repeats the choices of a drill.
@@ -104,6 +105,13 @@ leader() {
     go test -tags "$RIK_TAGS" -count=1 -timeout 3h -v -run '^TestAStoppedControllerWritesNothingMore$' ./internal/controller
 }
 
+# Damages every file of a data directory, and single bits of a database.
+damage() {
+  make --no-print-directory build testprograms
+  try env RIK_BIN="$PWD/bin" RIK_DRILL_ROUNDS="${RIK_DRILL_ROUNDS:-10}" \
+    go test -tags "$RIK_TAGS" -count=1 -timeout 3h -v -run '^TestADamagedFileNeverChangesObjects$|^TestAnyFlippedBit$' ./internal/apiserver ./internal/apiserver/datastore/etcd
+}
+
 # The drills run the built programs, kill them, and cut their network connections.
 drills() {
   root_for "the drills" || return 0
@@ -158,7 +166,7 @@ compose() {
   try hack/images-equal.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks leader drills benchmarks bare installs reproducible compose)
+all=(tests vulnerabilities soundness laws fuzz databases leaks leader damage drills benchmarks bare installs reproducible compose)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }

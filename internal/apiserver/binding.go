@@ -124,25 +124,37 @@ func (s *Server) withStore(ctx context.Context, use func(context.Context, cluste
 // depend.
 func (c *credentials) fingerprints() (clusterid.Keys, error) {
 	keys := clusterid.Keys{Authority: clusterid.Fingerprint(c.authority.CertificatePEM()), Files: map[string][]string{}}
-	public, err := keyutil.PublicKeysFromFile(c.path(serviceAccountKeyFile))
+	for _, name := range []string{serviceAccountKeyFile, encryptionFile} {
+		all, err := c.fingerprintsOf(name)
+		if err != nil {
+			return keys, err
+		}
+		keys.Files[name] = all
+	}
+	return keys, nil
+}
+
+// fingerprintsOf returns the fingerprints of the keys in one of the files.
+func (c *credentials) fingerprintsOf(name string) (all []string, err error) {
+	if name == encryptionFile {
+		secrets, err := encryptionKeys(c.path(name))
+		for _, secret := range secrets {
+			all = append(all, clusterid.Fingerprint([]byte(secret)))
+		}
+		return all, err
+	}
+	public, err := keyutil.PublicKeysFromFile(c.path(name))
 	if err != nil {
-		return keys, unreadable(c.path(serviceAccountKeyFile), "it is not a PEM key, and the tokens of all service accounts are signed with it", err)
+		return nil, unreadable(c.path(name), "it is not a PEM key, and the tokens of all service accounts are signed with it", err)
 	}
 	for _, key := range public {
 		der, err := x509.MarshalPKIXPublicKey(key)
 		if err != nil {
-			return keys, fmt.Errorf("reading %s: %w", c.path(serviceAccountKeyFile), err)
+			return nil, fmt.Errorf("reading %s: %w", c.path(name), err)
 		}
-		keys.Files[serviceAccountKeyFile] = append(keys.Files[serviceAccountKeyFile], clusterid.Fingerprint(der))
+		all = append(all, clusterid.Fingerprint(der))
 	}
-	secrets, err := encryptionKeys(c.path(encryptionFile))
-	if err != nil {
-		return keys, err
-	}
-	for _, secret := range secrets {
-		keys.Files[encryptionFile] = append(keys.Files[encryptionFile], clusterid.Fingerprint([]byte(secret)))
-	}
-	return keys, nil
+	return all, nil
 }
 
 // unreadable returns the error for a damaged key file.

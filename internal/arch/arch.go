@@ -36,7 +36,7 @@ var external = []string{"cel.dev", "github.com", "go.etcd.io", "go.podman.io", "
 var pulls = []string{"go.podman.io", "github.com/opencontainers/umoci"}
 
 // small are packages for one purpose each, which use only the standard library.
-var small = []string{"internal/atomicfile", "internal/excerpt", "internal/executable", "internal/pause", "internal/portowner", "internal/sdnotify", "internal/wakeup"}
+var small = []string{"internal/atomicfile", "internal/excerpt", "internal/executable", "internal/integrity", "internal/pause", "internal/portowner", "internal/sdnotify", "internal/wakeup"}
 
 // shared is what every component may use.
 var shared = append([]string{"api", "internal/rpc", "internal/reconcile", "internal/pki", "internal/lockfile", "internal/boltfile", "internal/controllerterm", "internal/fencing", "internal/finalstate", "internal/version"}, small...)
@@ -111,6 +111,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/sdnotify", MustNot: external},
 	{Under: "internal/excerpt", MustNot: external},
 	{Under: "internal/executable", MustNot: external},
+	{Under: "internal/integrity", MustNot: external},
 	{Under: "internal/pause", MustNot: external},
 	{Under: "internal/portowner", MustNot: external},
 	{Under: "internal/wakeup", MustNot: external},

@@ -96,7 +96,7 @@ func (r *Riklet) open() error {
 		}
 	}
 	var err error
-	if r.checkpoints, err = checkpoint.Open(filepath.Join(r.cfg.StateDir, "ledger.json")); err != nil {
+	if r.checkpoints, err = checkpoint.Open(filepath.Join(r.cfg.StateDir, checkpointFile)); err != nil {
 		return err
 	}
 	if r.status, err = r.look(); err != nil {

@@ -38,6 +38,7 @@ var guideLeaves = map[string]string{
 	"Remove one":                  "needs another machine",
 	"Reach into the cluster":      "runs until it is stopped",
 	"Nodes that wait":             "needs a lost datastore",
+	"Check the files":             "needs systemd: internal/apiserver TestCheckFiles",
 	"Components alone":            "TestPrivilegedComponentsAlone",
 	"Clean up":                    "removes the machine's own cluster",
 }

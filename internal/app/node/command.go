@@ -105,7 +105,7 @@ const (
 // and remove it, and run it in a container.
 func Program() *cobra.Command {
 	c := AgentCommand("riklet")
-	c.AddCommand(purgeCommand(), DoctorCommand(doctor.RoleNode), VersionCommand(), InstallCommand("riklet", nil), UninstallCommand(), containerCommand())
+	c.AddCommand(purgeCommand(), CheckCommand(), RepairCommand(), DoctorCommand(doctor.RoleNode), VersionCommand(), InstallCommand("riklet", nil), UninstallCommand(), containerCommand())
 	return c
 }
 

@@ -178,3 +178,20 @@ func (p *pin) verify(presented []*x509.Certificate) error {
 	}
 	return nil
 }
+
+// Check reads the identity of a node in a file. The returned text says until when its certificate is
+// valid, or that the node has not joined.
+func Check(path string, now time.Time) (string, error) {
+	m, err := load(path)
+	if err != nil {
+		return "", err
+	}
+	if m == nil {
+		return "the node has not joined a cluster", nil
+	}
+	until := m.leaf().NotAfter
+	if now.After(until) {
+		return "", fmt.Errorf("the certificate has expired at %s: the riklet needs a join token at its next start (--token-file)", until.UTC().Format(time.RFC3339))
+	}
+	return "valid until " + until.UTC().Format(time.RFC3339), nil
+}
