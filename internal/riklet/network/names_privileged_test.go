@@ -51,14 +51,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// noNameServer ends the name server of this namespace.
+// noNameServer ends the name server of this namespace, and removes the record of created tables, which
+// a node that is not purged leaves.
 func noNameServer(t *testing.T) {
 	t.Helper()
 	path, err := lockPath(lockDir)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		err = nameserver.Remove(ctx, (&netLock{path: path}).siblingPath("dns"))
+		l := &netLock{path: path}
+		err = errors.Join(nameserver.Remove(ctx, l.siblingPath("dns")), os.RemoveAll(l.siblingPath("tables")))
 		_ = os.Remove(lockDir) // fails if other locks exist
 	}
 	if err != nil {

@@ -139,6 +139,7 @@ func (n *Node) open(ctx context.Context) error {
 	n.checks = n.newChecks()
 	n.proxy, err = proxy.New(proxy.Config{
 		Logger: n.cfg.Logger, Netmap: n.table.Snapshot, Facts: n.proxyFacts, Changed: n.rules, Conflicts: n.conflict, Applied: n.applied,
+		Created: n.lock.siblingPath("tables"),
 	})
 	return err
 }

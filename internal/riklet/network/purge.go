@@ -35,7 +35,7 @@ func Purge(ctx context.Context, cfg Config) error {
 	rules, err := proxy.New(proxy.Config{
 		Logger: cfg.Logger, Netmap: func() *netmap.Snapshot { return nil }, Facts: func() proxy.Facts {
 			return proxy.Facts{Node: cfg.Node, Links: []string{bridge.DefaultName, overlay.Device}}
-		}, Changed: make(chan struct{}),
+		}, Changed: make(chan struct{}), Created: lock.siblingPath("tables"),
 	})
 	if err != nil {
 		return errors.Join(err, links.Close())

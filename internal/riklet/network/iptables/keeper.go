@@ -16,6 +16,10 @@ type Keeper struct {
 	tool   *Tool
 	tables map[string]*contents // nil: no look yet
 	lines  int                  // number of lines at the last look
+	// created is the path of the record, see RecordCreated. settled are the tables and chains that
+	// need no look at the kernel anymore: they existed, or are in the record.
+	created string
+	settled map[place]bool
 }
 
 // fewLines can be read in a few milliseconds, so they are read again right after a write. With
@@ -26,6 +30,10 @@ const fewLines = 2000
 // NewKeeper returns a keeper without knowledge of the rules. Its first Apply reads the existing
 // rules, writes every chain again and deletes rik's chains that are not desired.
 func NewKeeper(tool *Tool) *Keeper { return &Keeper{tool: tool} }
+
+// RecordCreated makes the keeper record in a file which tables and chains of the kernel's it creates,
+// so that Tool.RemoveCreated can remove them. The file must not survive a boot, as the tables do not.
+func (k *Keeper) RecordCreated(path string) { k.created, k.settled = path, map[place]bool{} }
 
 // Changes describes what an Apply did.
 type Changes struct {
@@ -69,6 +77,9 @@ func (k *Keeper) apply(ctx context.Context, want Ruleset) (Changes, error) {
 	}
 	if text.Len() == 0 {
 		return Changes{}, nil
+	}
+	if err := k.record(want); err != nil {
+		return Changes{}, err
 	}
 	if err := k.tool.write(ctx, []byte(text.String())); err != nil {
 		// The tables before the failed one may have changed.

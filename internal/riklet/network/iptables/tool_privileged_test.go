@@ -3,8 +3,12 @@ package iptables
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,13 +51,18 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// saved returns the output of iptables-save for a table, without times and counters.
-func saved(t *testing.T, program, table string) string {
+// saved returns the output of iptables-save for a table, or for all that exist, without times and
+// counters.
+func saved(t *testing.T, program string, table ...string) string {
 	t.Helper()
 	var kept strings.Builder
-	for line := range strings.Lines(command(t, program+"-save", "-t", table)) {
+	for _, name := range table {
+		table = []string{"-t", name}
+	}
+	for line := range strings.Lines(command(t, program+"-save", table...)) {
 		if !strings.HasPrefix(line, "#") {
-			kept.WriteString(strings.TrimSpace(line) + "\n")
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " [")
+			kept.WriteString(line + "\n")
 		}
 	}
 	return kept.String()
@@ -124,6 +133,98 @@ func TestPrivilegedKeeper(t *testing.T) {
 			}
 			if diff := cmp.Diff(before, saved(t, variant.program, "filter")+saved(t, variant.program, "nat")); diff != "" {
 				t.Errorf("before and after all (-before +after):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestPrivilegedRemoveCreated removes the tables and chains that a keeper created in nftables, and no
+// other ones.
+func TestPrivilegedRemoveCreated(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		// before and during are commands of another program: before rik's rules exist, and after.
+		before, during [][]string
+		// left are the tables and chains at the end, and line is one that iptables-nft-save prints.
+		left []string
+		line string
+	}{
+		{name: "no other program"},
+		{
+			name:   "an empty table from before",
+			before: [][]string{{"-t", "nat", "-A", "OUTPUT", "-j", "ACCEPT"}, {"-t", "nat", "-D", "OUTPUT", "-j", "ACCEPT"}},
+			left:   []string{"nat", "nat OUTPUT"},
+		},
+		{
+			name:   "a rule in a created table",
+			during: [][]string{{"-t", "nat", "-A", "POSTROUTING", "-j", "MASQUERADE"}},
+			left:   []string{"nat", "nat POSTROUTING"},
+			line:   "-A POSTROUTING -j MASQUERADE",
+		},
+		{
+			name:   "a rule in a created chain",
+			during: [][]string{{"-A", "FORWARD", "-s", "203.0.113.1/32", "-j", "DROP"}},
+			left:   []string{"filter", "filter FORWARD"},
+			line:   "-A FORWARD -s 203.0.113.1/32 -j DROP",
+		},
+		{
+			name:   "a policy of a created chain",
+			during: [][]string{{"-P", "FORWARD", "DROP"}},
+			left:   []string{"filter", "filter FORWARD"},
+			line:   ":FORWARD DROP",
+		},
+		{
+			name:   "a chain in a created table",
+			during: [][]string{{"-t", "nat", "-N", "OTHER"}},
+			left:   []string{"nat", "nat OTHER"},
+			line:   ":OTHER -",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inSpace(t)
+			for _, args := range tc.before {
+				command(t, "iptables-nft", args...)
+			}
+			tool, err := open(t.Context(), "iptables-nft")
+			if err != nil {
+				t.Fatal(err)
+			}
+			record := filepath.Join(t.TempDir(), "tables")
+			for range 2 { // a second process takes over
+				k := NewKeeper(tool)
+				k.RecordCreated(record)
+				if _, err := k.Apply(t.Context(), sample()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, args := range tc.during {
+				command(t, "iptables-nft", args...)
+			}
+			if _, err := NewKeeper(tool).Apply(t.Context(), Ruleset{}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := tool.RemoveCreated(record); err != nil {
+					t.Fatal(err)
+				}
+			}
+			places, err := existingPlaces()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left []string
+			for p := range places {
+				left = append(left, p.String())
+			}
+			slices.Sort(left)
+			if diff := cmp.Diff(tc.left, left); diff != "" {
+				t.Errorf("the tables and chains at the end (-want +got):\n%s", diff)
+			}
+			if rules := saved(t, "iptables-nft"); !strings.Contains(rules, tc.line) {
+				t.Errorf("the rules at the end are without %q:\n%s", tc.line, rules)
+			}
+			if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the record is still there: %v", err)
 			}
 		})
 	}

@@ -56,6 +56,9 @@ type Config struct {
 	// Applied is called after each attempt to apply the rules, with nil or the error. It may be
 	// nil.
 	Applied func(error)
+	// Created is the file with what the proxy has created in nftables, see
+	// [iptables.Keeper.RecordCreated]. If it is empty, Remove leaves empty tables.
+	Created string
 	// Interval, Coalesce and DrainPeriod default to the package's constants.
 	Interval, Coalesce, DrainPeriod time.Duration
 }
@@ -246,6 +249,7 @@ func (p *Proxy) find(ctx context.Context) error {
 	}
 	p.reserved = reservedIn(earlier)
 	p.keeper, p.other = iptables.NewKeeper(use), other
+	p.keeper.RecordCreated(p.config.Created)
 	p.config.Logger.Info("the node proxy uses iptables", "variant", string(use.Variant))
 	return nil
 }
@@ -304,13 +308,15 @@ func (p *Proxy) Remove(ctx context.Context) error {
 	return errors.Join(append(errs, p.localnet.restore())...)
 }
 
-// clear removes rik's rules from one variant and remembers the links that they contain.
+// clear removes rik's rules and empty tables from one variant, and remembers the links that they contain.
 func (p *Proxy) clear(ctx context.Context, tool *iptables.Tool) error {
 	rules, err := tool.Rules(ctx, chainInput)
 	if err != nil {
 		return err
 	}
 	p.localnet.readComment(rules)
-	_, err = iptables.NewKeeper(tool).Apply(ctx, iptables.Ruleset{})
-	return err
+	if _, err := iptables.NewKeeper(tool).Apply(ctx, iptables.Ruleset{}); err != nil || p.config.Created == "" {
+		return err
+	}
+	return tool.RemoveCreated(p.config.Created)
 }
