@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Tests each way onto a machine, each on a Debian of its own with systemd: packages (.deb, .rpm)
-# and the archive. It builds the packages of the last commit, and those of an earlier version to
-# upgrade from. The earlier version is the newest earlier commit that can build packages, or the
-# same commit under a lower version. usage: installs.sh [-run PATTERN]...; the flags are those of go test.
+# Tests each way onto a machine, each on a Debian of its own with systemd: packages (.deb, .rpm),
+# the archive, "make install", and the containers of deploy/compose with Docker and Podman. It builds
+# all of them from the last commit, and from an earlier version to upgrade from. The earlier version
+# is the newest earlier commit that can build packages, or the same commit under a lower version.
+#
+# usage: installs.sh [-run PATTERN]...; the flags are those of go test.
 # RIK_BARE_MIRROR is the Debian archive.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,13 +20,29 @@ done
 if [ ${#missing[@]} -gt 0 ]; then
   hack/progress.sh "installing ${missing[*]}" apt-get install -y --no-install-recommends "${missing[@]}"
 fi
+arch=$(dpkg --print-architecture)
+mirror=${RIK_BARE_MIRROR:-http://deb.debian.org/debian}
 
-make --no-print-directory packages
+# collect TREE OUT copies what a build of a tree made: the packages, the images, and the folder in
+# which "make install" runs, which has the programs and no source.
+collect() {
+  local tree=$1 out=$2 program
+  rm -rf "$out"
+  mkdir -p "$out/source/bin"
+  cp "$tree"/bin/dist/*{.deb,.rpm,.tar.gz} "$out/"
+  cp -r "$tree/Makefile" "$tree/hack" "$tree/go.mod" "$out/source/"
+  for program in rik rikctl riklet rik-shim rik-unpack rik-dns rik-init runc hello guest; do cp -r "$tree/bin/$program" "$out/source/bin/"; done
+  # Docker and Podman find the same names in both versions, as with the tag "latest".
+  RIK_PROGRAMS=$tree/bin/dist/$arch/bundle RIK_IMAGE_TAGS=latest RIK_IMAGE_LAYOUT=false hack/images.sh "$out/images" "$arch"
+  cp -r "$tree/deploy/compose" "$out/"
+}
+
+now=$PWD/bin/test/packages old=$PWD/bin/test/packages-old
+# The packages and the archive are those of this build alone.
+rm -f bin/dist/*.deb bin/dist/*.rpm bin/dist/*.tar.gz
+make --no-print-directory build packages bin/docker-compose-plugin
 version=$(sed -n 's/.* rik_\(.*\)_[a-z0-9]*\.deb$/\1/p' bin/dist/SHA256SUMS)
-export RIK_PACKAGES=$PWD/bin/test/packages RIK_OLD_PACKAGES=$PWD/bin/test/packages-old
-rm -rf "$RIK_PACKAGES" "$RIK_OLD_PACKAGES"
-mkdir -p "$RIK_PACKAGES" "$RIK_OLD_PACKAGES"
-cp bin/dist/*"$version"*{.deb,.rpm,.tar.gz} "$RIK_PACKAGES/"
+collect . "$now"
 
 # The newest earlier commit whose packages this script can build. It is built in a clone, with the
 # same build cache.
@@ -36,29 +54,50 @@ if git cat-file -e HEAD~1:hack/packages.sh 2>/dev/null; then
   mkdir -p "$clone/rik/bin"
   cp bin/nfpm-* bin/cyclonedx-gomod-* "$clone/rik/bin/"
   # Commits of the same second have the same version.
-  RIK_PACKAGE_VERSION="0.0.1~$version" make --no-print-directory -C "$clone/rik" packages
-  cp "$clone"/rik/bin/dist/*{.deb,.rpm,.tar.gz} "$RIK_OLD_PACKAGES/"
+  RIK_PACKAGE_VERSION="0.0.1~$version" make --no-print-directory -C "$clone/rik" build packages
+  collect "$clone/rik" "$old"
 else
+  rm -f bin/dist/*.deb bin/dist/*.rpm bin/dist/*.tar.gz
   RIK_PACKAGE_VERSION="0.0.1~$version" make --no-print-directory packages
-  mv bin/dist/*"0.0.1~$version"* "$RIK_OLD_PACKAGES/"
+  collect . "$old"
 fi
 
 hack/say.sh "lintian"
-lintian --allow-root --fail-on error "$RIK_PACKAGES"/*.deb
+lintian --allow-root --fail-on error "$now"/*.deb
 
-export RIK_DEBIAN_ROOT=$PWD/bin/test/debian RIK_SAMPLE_IMAGE=$PWD/bin/test/hello
+# The Debian that the machines are copies of, and one with container engines.
+export RIK_DEBIAN_ROOT=$PWD/bin/test/debian RIK_ENGINES_ROOT=$PWD/bin/test/debian-engines RIK_SAMPLE_IMAGE=$PWD/bin/test/hello
 if ! [ -e "$RIK_DEBIAN_ROOT/etc/debian_version" ]; then
-  rm -rf "$RIK_DEBIAN_ROOT"
+  rm -rf "$RIK_DEBIAN_ROOT" "$RIK_DEBIAN_ROOT.part"
   hack/progress.sh "making a Debian with systemd" debootstrap --variant=minbase \
-    --include=systemd,systemd-sysv,dbus,init-system-helpers,iproute2,iptables,curl,ca-certificates,procps,kmod,rpm \
-    bookworm "$RIK_DEBIAN_ROOT.part" "${RIK_BARE_MIRROR:-http://deb.debian.org/debian}"
+    --include=systemd,systemd-sysv,dbus,init-system-helpers,iproute2,iptables,nftables,curl,ca-certificates,procps,kmod,make,rpm \
+    bookworm "$RIK_DEBIAN_ROOT.part" "$mirror"
   mv "$RIK_DEBIAN_ROOT.part" "$RIK_DEBIAN_ROOT"
+fi
+if ! [ -e "$RIK_ENGINES_ROOT/etc/debian_version" ]; then
+  rm -rf "$RIK_ENGINES_ROOT" "$RIK_ENGINES_ROOT.part"
+  cp -a "$RIK_DEBIAN_ROOT" "$RIK_ENGINES_ROOT.part"
+  hack/progress.sh "adding container engines to it" hack/chroot-install.sh "$RIK_ENGINES_ROOT.part" \
+    docker.io docker-compose podman podman-compose netavark aardvark-dns
+  # The tests start what they need.
+  chroot "$RIK_ENGINES_ROOT.part" systemctl disable -q docker.service docker.socket containerd.service \
+    podman.service podman.socket podman-restart.service podman-auto-update.service podman-auto-update.timer
+  install -D bin/docker-compose-plugin "$RIK_ENGINES_ROOT.part/usr/libexec/docker/cli-plugins/docker-compose"
+  mv "$RIK_ENGINES_ROOT.part" "$RIK_ENGINES_ROOT"
 fi
 rm -rf "$RIK_SAMPLE_IMAGE"
 CGO_ENABLED=0 go build -ldflags '-s -w' -o bin/hello ./examples/hello
 go run -tags containers_image_openpgp ./hack/image -program bin/hello -shell -ref v1 -out "$RIK_SAMPLE_IMAGE"
+cp bin/hello "$RIK_SAMPLE_IMAGE-program"
 
+export RIK_PACKAGES=$now RIK_OLD_PACKAGES=$old RIK_SAMPLE_PROGRAM=$RIK_SAMPLE_IMAGE-program
+# Nodes on a disk that is 90 % full start no instances, and a machine takes up to 2 GB.
+used=$(df --output=pcent "${TMPDIR:-/tmp}" | tr -dc 0-9)
+if [ "$used" -ge 87 ]; then
+  echo "the disk of ${TMPDIR:-/tmp} is $used % full, and nodes start no instances from 90 % on: free space, or set TMPDIR" >&2
+  exit 1
+fi
 export RIK_PRIVILEGED=1 RIK_PRIVILEGED_LOG=$PWD/bin/test/installs.log
 rm -f "$RIK_PRIVILEGED_LOG"
-go test -vet=off -count=1 -tags "$RIK_TAGS" -timeout 45m -v "$@" ./test/packages
+go test -vet=off -count=1 -tags "$RIK_TAGS" -timeout 90m -v "$@" ./test/packages
 [ -s "$RIK_PRIVILEGED_LOG" ] || { echo "no installation was tested" >&2; exit 1; }

@@ -15,7 +15,8 @@
 #   drills           500 kills, and fenced roots whose clusters are cut off (root)
 #   benchmarks       all benchmarks, to find those that no longer work (root)
 #   bare             make demo in a bare Debian (root)
-#   installs         each way onto a machine: packages and the archive, on a Debian with systemd (root)
+#   installs         each way onto a machine: packages, the archive, the source, and containers, each on
+#                    a Debian with systemd (root)
 #   reproducible     builds the packages in two folders, and compares them byte for byte
 #   compose          make demo-compose with every container engine and compose (root), and the images
 #                    of both architectures, twice
@@ -140,7 +141,7 @@ bare() {
   try hack/bare.sh
 }
 
-# Installs, upgrades and removes rik in each way.
+# Installs, upgrades and removes rik in each way, also next to Docker, and with containers.
 installs() {
   root_for "the installations" || return 0
   try hack/installs.sh

@@ -32,10 +32,22 @@ type machine struct {
 	init   int
 }
 
-// newMachine copies the base system and boots it.
+// The base systems, as variables with their directories.
+const (
+	plain   = "RIK_DEBIAN_ROOT"
+	engines = "RIK_ENGINES_ROOT" // with Docker, Podman and their composes, which do not start by themselves
+)
+
+// newMachine copies the plain base system and boots it.
 func newMachine(t testing.TB) *machine {
 	t.Helper()
-	base := environment(t, "RIK_DEBIAN_ROOT")
+	return newMachineFrom(t, plain)
+}
+
+// newMachineFrom copies a base system and boots it.
+func newMachineFrom(t testing.TB, base string) *machine {
+	t.Helper()
+	base = environment(t, base)
 	// Not t.TempDir: with mounts left in it, its cleanup would remove what is mounted.
 	dir, err := os.MkdirTemp("", "machine-")
 	if err != nil {
@@ -233,8 +245,16 @@ func (m *machine) reboot() {
 	m.boot()
 }
 
-// removeGroups removes the machine's cgroups.
+// removeGroups removes the machine's cgroups. The kernel ends the last processes in the background.
 func (m *machine) removeGroups() error {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if err := m.tryRemoveGroups(); err == nil || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (m *machine) tryRemoveGroups() error {
 	var problems []error
 	for _, c := range controllers {
 		top := filepath.Join("/sys/fs/cgroup", c, m.group)
