@@ -6,9 +6,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/env.sh
 
+case $(uname -m) in
+  aarch64) qemu=qemu-system-arm ;;
+  *) qemu=qemu-system-x86 ;;
+esac
 packages=(gcc libc6-dev libseccomp-dev pkg-config iproute2 iptables procps util-linux)
 case ${1:-all} in
-  all) packages+=(qemu-system-x86 e2fsprogs lz4 protobuf-compiler libprotobuf-dev busybox-static curl) ;;
+  all) packages+=("$qemu" e2fsprogs lz4 protobuf-compiler libprotobuf-dev busybox-static curl) ;;
   containers) ;;
   *) echo "usage: deps.sh [containers]" >&2; exit 2 ;;
 esac
