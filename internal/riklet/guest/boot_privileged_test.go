@@ -50,7 +50,7 @@ func boot(t *testing.T, extra ...string) *vm {
 	args := []string{
 		"-M", "microvm,accel=tcg,pit=on,pic=on,rtc=on,acpi=on", "-cpu", "max", "-m", "256", "-nodefaults", "-no-user-config",
 		"-nographic", "-no-reboot", "-serial", "stdio",
-		"-kernel", filepath.Join(files, "kernel"), "-initrd", filepath.Join(files, "initramfs"), "-append", guest.CommandLine + clock(t),
+		"-kernel", filepath.Join(files, "kernel"), "-initrd", filepath.Join(files, "initramfs"), "-append", "console=ttyS0 " + guest.CommandLine + clock(t),
 		"-drive", "id=image,if=none,format=raw,readonly=on,file=" + image, "-device", "virtio-blk-device,drive=image,serial=image",
 		"-drive", "id=scratch,if=none,format=raw,file=" + scratch, "-device", "virtio-blk-device,drive=scratch,serial=scratch",
 		"-netdev", "user,id=net,restrict=on", "-device", "virtio-net-device,netdev=net,mac=" + testMAC,

@@ -31,11 +31,11 @@ const (
 	// MaxMessage is the maximum size of a line of JSON and of a frame, in bytes.
 	MaxMessage = wire.MaxMessage
 	// CommandLine holds the parameters that the init needs on every kernel's command line. They
-	// set the console, and make a panic end the VM instead of hanging it. Drivers add the way to
-	// reset their machine (reboot=t for qemu's microvm without ACPI, reboot=k for Firecracker).
+	// make a panic end the VM instead of hanging it. Drivers add the console, and the way to reset
+	// their machine (reboot=t for qemu's microvm without ACPI, reboot=k for Firecracker).
 	// The VMM must exit at a reset, because that is how a guest without ACPI powers off.
 	// loglevel keeps most kernel messages off the slow serial console.
-	CommandLine = "console=ttyS0 panic=-1 quiet loglevel=3 random.trust_cpu=on cryptomgr.notests"
+	CommandLine = "panic=-1 quiet loglevel=3 random.trust_cpu=on cryptomgr.notests"
 	// TimerParameter is a kernel parameter for the init: the frequency in Hz of the timers of
 	// the machine's processors. If the kernel has measured a different frequency, the init
 	// powers the machine off.

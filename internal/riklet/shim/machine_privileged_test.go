@@ -47,7 +47,7 @@ func (p *place) machine(channel string) launch.Process {
 	argv := []string{
 		"qemu-system-x86_64", "-M", "microvm,accel=tcg,pit=on,pic=on,rtc=on,acpi=on", "-cpu", "max", "-m", "256", "-nodefaults", "-no-user-config",
 		"-nographic", "-no-reboot", "-serial", "stdio", "-kernel", filepath.Join(dir, "kernel"), "-initrd", filepath.Join(dir, "initramfs"),
-		"-append", guest.CommandLine + p.clock(), "-drive", "id=image,if=none,format=raw,readonly=on,file=" + image, "-device", "virtio-blk-device,drive=image,serial=image",
+		"-append", "console=ttyS0 " + guest.CommandLine + p.clock(), "-drive", "id=image,if=none,format=raw,readonly=on,file=" + image, "-device", "virtio-blk-device,drive=image,serial=image",
 		"-device", "virtio-serial-device", "-chardev", "socket,id=channel,server=on,wait=off,path=" + channel,
 		"-device", "virtserialport,chardev=channel,name=" + guest.PortName,
 	}
