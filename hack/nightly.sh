@@ -17,6 +17,7 @@
 #   bare             make demo in a bare Debian (root)
 #   installs         each way onto a machine: packages, the archive, the source, and containers, each on
 #                    a Debian with systemd (root)
+#   foreign          microVMs of the other architecture, in software emulation (root)
 #   reproducible     builds the packages in two folders, and compares them byte for byte
 #   compose          make demo-compose with every container engine and compose (root), and the images
 #                    of both architectures, twice
@@ -25,7 +26,7 @@
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
 # The output also lists the parts that this machine could not run. They do not fail the run.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|damage|drills|benchmarks|bare|installs|reproducible|compose]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|damage|drills|benchmarks|bare|installs|foreign|reproducible|compose]...;
 # all parts without an argument.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
 # runs. RIK_DRILL_SEED repeats the choices of a drill.
@@ -147,6 +148,22 @@ installs() {
   try hack/installs.sh
 }
 
+# The conformance suite of QEMU's driver boots guests of the other architecture.
+foreign() {
+  root_for "microVMs of the other architecture" || return 0
+  local arch=arm64 machine=aarch64 package=qemu-system-arm out=$PWD/bin/guest-foreign
+  [ "$(go env GOHOSTARCH)" != arm64 ] || { arch=amd64 machine=x86_64 package=qemu-system-x86; }
+  if ! command -v "qemu-system-$machine" >/dev/null; then
+    leave_out "microVMs for $arch" "they need qemu-system-$machine (apt-get install $package)"
+    return 0
+  fi
+  mkdir -p "$out"
+  GOARCH=$arch CGO_ENABLED=0 go build -tags "$RIK_TAGS" -ldflags '-s -w' -o "$out/" ./cmd/rik-init ./examples/hello
+  hack/guest.sh "$out/rik-init" "$out" "$arch" || { leave_out "microVMs for $arch" "apt does not have their kernel"; return 0; }
+  try env RIK_GUEST_FOREIGN="$out" RIK_PRIVILEGED=1 \
+    go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run '^TestPrivileged.*Foreign$' ./internal/riklet/vmm/qemu
+}
+
 reproducible() {
   try hack/reproducible.sh
 }
@@ -167,7 +184,7 @@ compose() {
   try hack/images-equal.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks leader damage drills benchmarks bare installs reproducible compose)
+all=(tests vulnerabilities soundness laws fuzz databases leaks leader damage drills benchmarks bare installs foreign reproducible compose)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }

@@ -243,6 +243,7 @@ var table = []broken{
 
 	{"no shim", func(m *Machine) { m.Programs[3].Path = "" }, "program-missing", Error, []string{"rik-shim", "install rik again"}, ""},
 	{"no QEMU", func(m *Machine) { m.Programs[4].Path = "" }, "program-missing", Info, []string{"qemu-system-x86_64"}, "=apt-get install -y qemu-system-x86"},
+	{"no QEMU on arm64", func(m *Machine) { m.Programs[4] = Program{Name: "qemu-system-aarch64"} }, "program-missing", Info, []string{"qemu-system-aarch64"}, "=apt-get install -y qemu-system-arm"},
 	{"no optional part", func(m *Machine) { m.Programs[1].Path = "" }, "program-missing", Info, []string{"rikctl"}, ""},
 	{"a required program of others", func(m *Machine) { m.Programs[4].Path, m.Programs[4].Required = "", "Functions do not start" }, "program-missing", Warning, []string{"qemu"}, "qemu-system-x86"},
 	{"two versions", func(m *Machine) { m.Programs[1].Version = "v0.9.0" }, "program-versions", Warning, []string{"rikctl (/usr/bin/rikctl) is v0.9.0", "rik (/usr/bin/rik) is v1.0.0"}, "=apt-get update && apt-get install -y rik riklet rikctl"},

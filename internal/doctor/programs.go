@@ -9,9 +9,10 @@ import (
 
 // packageOf are the packages of programs that do not belong to rik.
 var packageOf = map[string]packages{
-	"iptables":           {"iptables", "iptables-nft"},
-	"mke2fs":             {"e2fsprogs", "e2fsprogs"},
-	"qemu-system-x86_64": {"qemu-system-x86", "qemu-kvm-core"},
+	"iptables":            {"iptables", "iptables-nft"},
+	"mke2fs":              {"e2fsprogs", "e2fsprogs"},
+	"qemu-system-aarch64": {"qemu-system-arm", "qemu-kvm-core"},
+	"qemu-system-x86_64":  {"qemu-system-x86", "qemu-kvm-core"},
 }
 
 func checkMissingPrograms(m *Machine) []Finding {

@@ -21,6 +21,7 @@ import (
 	"rik.dev/rik/internal/riklet/network/bridge"
 	"rik.dev/rik/internal/riklet/network/nameserver"
 	"rik.dev/rik/internal/riklet/network/overlay"
+	"rik.dev/rik/internal/riklet/vmm/qemu"
 )
 
 // roleAuto means that the role follows from what is on the machine.
@@ -231,7 +232,7 @@ func (o *doctorOptions) programs(role doctor.Role) []doctor.Program {
 	}
 	if o.node.VMM != VMMNone {
 		all = append(all,
-			doctor.Program{Name: "qemu-system-x86_64", Path: o.node.QEMU}, doctor.Program{Name: "mke2fs"})
+			doctor.Program{Name: qemu.Program(), Path: o.node.QEMU}, doctor.Program{Name: "mke2fs"})
 	}
 	return all
 }

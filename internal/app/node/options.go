@@ -153,7 +153,7 @@ func (o *Options) addDirFlags(s *pflag.FlagSet) {
 	s.StringVar(&o.Runc, "runc", "", "the OCI runtime runc; by default the one next to this program or on the PATH")
 	s.StringVar(&o.Shim, "shim", "", "the program rik-shim; by default the one next to this program")
 	s.StringVar(&o.VMM, "vmm", o.VMM, "VMM of microVMs: auto (Firecracker if it and KVM work, otherwise QEMU), qemu, firecracker or none")
-	s.StringVar(&o.QEMU, "qemu", "", "the program qemu-system-x86_64; by default the one on the PATH")
+	s.StringVar(&o.QEMU, "qemu", "", "the program qemu-system-x86_64, or qemu-system-aarch64 on arm64; by default the one on the PATH")
 	s.StringVar(&o.Firecracker, "firecracker", o.Firecracker, "the program firecracker, or the directory with it and its jailer; by default on the PATH or in the working directory [FIRECRACKER_LOCATION]")
 	s.StringVar(&o.JailDir, "jail-dir", "", "directory of Firecracker's jails, on a file system without nodev and noexec; by default jails in the state directory")
 	s.StringVar(&o.Kernel, "kernel", o.Kernel, "the kernel of microVMs; by default guest/kernel next to this program [KERNEL_LOCATION]")

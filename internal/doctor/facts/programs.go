@@ -19,7 +19,8 @@ const versionTimeout = 10 * time.Second
 
 // versionArguments are those with which a program prints its version.
 var versionArguments = map[string][]string{
-	"rik": {"version"}, "riklet": {"version"}, "rikctl": {"version", "--client"}, "runc": {"--version"}, "qemu-system-x86_64": {"--version"},
+	"rik": {"version"}, "riklet": {"version"}, "rikctl": {"version", "--client"}, "runc": {"--version"},
+	"qemu-system-aarch64": {"--version"}, "qemu-system-x86_64": {"--version"},
 }
 
 // versionText finds a version such as v1.2.3-4-gabc or 1.2.3 in what a program prints.

@@ -10,10 +10,6 @@ import (
 )
 
 const (
-	// console makes the first serial port the guest's console. It is quiet, because each
-	// character is an exit to QEMU. If a guest panics or restarts, its VMM ends (-no-reboot),
-	// and the supervisor sees the exit.
-	console = "console=ttyS0 quiet panic=-1 reboot=t"
 	// portID is the name of the guest's port in QEMU's events.
 	portID    = "guest-port"
 	balloonID = "balloon"
@@ -48,9 +44,7 @@ func machineArguments(m vmm.Machine, f *found) []string {
 		"-name", "rik-" + m.ID,
 		"-nodefaults", "-no-user-config", "-nographic", "-no-reboot", "-S",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		// Without the timers of a PC, the kernel cannot calibrate its clock in software
-		// emulation, and does not boot.
-		"-machine", "microvm,pcie=on,pit=on,pic=on,rtc=on,isa-serial=on,x-option-roms=off",
+		"-machine", f.platform().machine,
 		"-accel", accel,
 		"-cpu", cpu,
 		"-smp", strconv.Itoa(m.VCPUs),
@@ -76,8 +70,8 @@ func mebibytes(b int64) int64 { return b >> 20 }
 
 // commandLine returns the kernel's command line.
 //
-// In software emulation the kernel cannot measure its time-stamp counter. One of six boots then
-// waits forever for the timer that the kernel uses instead. Therefore tsc_early_khz sets the
+// In software emulation the kernel of a PC cannot measure its time-stamp counter. One of six boots
+// then waits forever for the timer that the kernel uses instead. Therefore tsc_early_khz sets the
 // frequency of the counter.
 //
 // tsc=reliable turns off the check of the counter. The kernel could compare it only with its
@@ -89,13 +83,19 @@ func mebibytes(b int64) int64 { return b >> 20 }
 // powers off a machine whose kernel has measured another value because QEMU got no processor
 // time.
 func commandLine(m vmm.Machine, f *found) string {
-	line := console
-	if f.Capabilities.Accelerator == TCG && f.TSCKilohertz > 0 {
+	platform, emulated := f.platform(), f.Capabilities.Accelerator == TCG
+	line := platform.commandLine
+	if emulated && f.TSCKilohertz > 0 {
 		line += fmt.Sprintf(" tsc_early_khz=%d tsc=reliable", f.TSCKilohertz)
 	}
-	if f.Capabilities.Accelerator == TCG {
+	if emulated {
 		line += " cryptomgr.notests=1" // a fifth of a boot: the kernel tests all its ciphers
+	}
+	if emulated && platform.measured {
 		line += fmt.Sprintf(" %s=%d", guest.TimerParameter, timerHertz)
+	}
+	if emulated && platform.emulated != "" {
+		line += " " + platform.emulated
 	}
 	if m.CommandLine != "" {
 		line += " " + m.CommandLine

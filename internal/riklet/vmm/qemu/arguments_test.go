@@ -4,8 +4,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"rik.dev/rik/internal/riklet/vmm"
 	"rik.dev/rik/internal/testkit/golden"
@@ -27,8 +30,10 @@ func TestArguments(t *testing.T) {
 		m vmm.Machine
 		f found
 	}{
-		"small-kvm": {small, found{Capabilities: vmm.Capabilities{Accelerator: KVM}, TSCKilohertz: 2596000}},
-		"full-tcg":  {full, found{Capabilities: vmm.Capabilities{Accelerator: TCG}, TSCKilohertz: 2596000}},
+		"small-kvm":       {small, found{Architecture: "amd64", Capabilities: vmm.Capabilities{Accelerator: KVM}, TSCKilohertz: 2596000}},
+		"full-tcg":        {full, found{Architecture: "amd64", Capabilities: vmm.Capabilities{Accelerator: TCG}, TSCKilohertz: 2596000}},
+		"small-kvm-arm64": {small, found{Architecture: "arm64", Capabilities: vmm.Capabilities{Accelerator: KVM}}},
+		"full-tcg-arm64":  {full, found{Architecture: "arm64", Capabilities: vmm.Capabilities{Accelerator: TCG}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -48,7 +53,8 @@ func TestProbeNamesWhatIsMissing(t *testing.T) {
 		c    Config
 		want string
 	}{
-		"no QEMU":      {Config{Binary: "qemu-missing", Kernel: file, Initramfs: file}, "apt-get install qemu-system-x86"},
+		"no QEMU":      {Config{Binary: "qemu-missing", Architecture: "amd64", Kernel: file, Initramfs: file}, "apt-get install qemu-system-x86"},
+		"no QEMU, arm": {Config{Binary: "qemu-missing", Architecture: "arm64", Kernel: file, Initramfs: file}, "apt-get install qemu-system-arm"},
 		"no kernel":    {Config{Binary: file, Initramfs: file}, "kernel"},
 		"lost kernel":  {Config{Binary: file, Kernel: file + ".lost", Initramfs: file}, ".lost"},
 		"another tool": {Config{Binary: file, Kernel: file, Initramfs: file}, "no version"},
@@ -96,5 +102,34 @@ func TestProbeUsesItsOwnDirectory(t *testing.T) {
 	}
 	if left, err := os.ReadDir(machines); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// KVM runs only guests of the machine's own architecture.
+func TestAccelerators(t *testing.T) {
+	t.Parallel()
+	foreign := "arm64"
+	if runtime.GOARCH == foreign {
+		foreign = "amd64"
+	}
+	for name, tc := range map[string]struct {
+		c    Config
+		want []string
+	}{
+		"own":         {Config{}, []string{KVM, TCG}},
+		"own by name": {Config{Architecture: runtime.GOARCH}, []string{KVM, TCG}},
+		"foreign":     {Config{Architecture: foreign}, []string{TCG}},
+		"only KVM":    {Config{Accelerator: KVM}, []string{KVM}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, err := New(tc.c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, d.config.accelerators()); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }

@@ -51,6 +51,7 @@ var errEnded = errors.New("QEMU ended")
 type found struct {
 	Key          string           `json:"key"`
 	Binary       string           `json:"binary"`
+	Architecture string           `json:"architecture"`
 	Capabilities vmm.Capabilities `json:"capabilities"`
 	// TSCKilohertz is the frequency of the time-stamp counter; 0 means unknown.
 	TSCKilohertz int64 `json:"tscKilohertz"`
@@ -106,13 +107,13 @@ func (d *Driver) key() (binary, key string, err error) {
 		binary, err = filepath.Abs(binary)
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("%w: %s not found: apt-get install qemu-system-x86", vmm.ErrUnavailable, d.config.Binary)
+		return "", "", fmt.Errorf("%w: %s not found: apt-get install %s", vmm.ErrUnavailable, d.config.Binary, platforms[known(d.config.Architecture)].debian)
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", "", err
 	}
-	parts := []string{strings.TrimSpace(string(boot)), d.config.Accelerator}
+	parts := []string{strings.TrimSpace(string(boot)), d.config.Architecture, d.config.Accelerator}
 	for what, path := range map[string]string{"kernel": d.config.Kernel, "initramfs": d.config.Initramfs} {
 		if path == "" {
 			return "", "", fmt.Errorf("%w: no %s for guests is configured: hack/guest.sh builds one", vmm.ErrUnavailable, what)
@@ -164,13 +165,9 @@ func (d *Driver) discover(ctx context.Context, binary string) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	accelerators := []string{KVM, TCG}
-	if d.config.Accelerator != "" {
-		accelerators = []string{d.config.Accelerator}
-	}
 	var failures []error
-	for _, a := range accelerators {
-		f := &found{Binary: binary, TSCKilohertz: tscKilohertz(), Capabilities: vmm.Capabilities{Version: version, Accelerator: a, Guest: true, Snapshot: true, DiskLimits: true}}
+	for _, a := range d.config.accelerators() {
+		f := d.config.newFound(binary, version, a)
 		err := d.boot(ctx, f)
 		for tries := 1; errors.Is(err, errEnded) && a == TCG && tries < tcgTries && ctx.Err() == nil; tries++ {
 			err = d.boot(ctx, f)

@@ -1,8 +1,8 @@
-// Package qemu runs microVMs with QEMU's machine "microvm", controlled through QMP.
+// Package qemu runs microVMs with QEMU, controlled through QMP. The machine is "microvm" on amd64,
+// and "virt" on arm64.
 //
-// The machine has PCI (pcie=on). With it, a distribution's kernel boots faster than with
-// virtio-mmio, and the machine has room for more devices and can be written to disk and
-// restored. QEMU runs as the machine's own user with its seccomp sandbox, in the directory "vmm"
+// Both machines have PCI. With it, a distribution's kernel boots faster than with virtio-mmio, and
+// the machine has room for more devices and can be written to disk and restored. QEMU runs as the machine's own user with its seccomp sandbox, in the directory "vmm"
 // of the machine. That has its sockets and its files under fixed names, so its command line
 // contains no path of the node.
 //
@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"time"
 
@@ -27,9 +28,6 @@ import (
 	"rik.dev/rik/internal/riklet/vmm/internal/stage"
 )
 
-// DefaultBinary is searched on the PATH.
-const DefaultBinary = "qemu-system-x86_64"
-
 // The accelerators of a Config.
 const (
 	KVM = "kvm"
@@ -38,8 +36,11 @@ const (
 
 // Config configures the driver.
 type Config struct {
-	// Binary is a path or a name on the PATH; empty means DefaultBinary.
+	// Binary is a path or a name on the PATH; empty means the one of the architecture.
 	Binary string
+	// Architecture of the guests is a GOARCH value; empty means this machine's. Guests of another
+	// architecture run in software emulation.
+	Architecture string
 	// Kernel and Initramfs are the files that Probe boots.
 	Kernel, Initramfs string
 	// StateDir is where Probe saves its result. If empty, each agent probes again.
@@ -67,7 +68,8 @@ var _ vmm.Driver = (*Driver)(nil)
 
 // New returns a driver. It does not search or run any program yet.
 func New(c Config) (*Driver, error) {
-	c.Binary = cmp.Or(c.Binary, DefaultBinary)
+	c.Architecture = cmp.Or(c.Architecture, runtime.GOARCH)
+	c.Binary = cmp.Or(c.Binary, platforms[known(c.Architecture)].program)
 	if c.Accelerator != "" && c.Accelerator != KVM && c.Accelerator != TCG {
 		return nil, fmt.Errorf("the accelerator %q is not %q or %q", c.Accelerator, KVM, TCG)
 	}

@@ -25,8 +25,22 @@ func TestPrivilegedTAP(t *testing.T) {
 	if !netnstest.Alone(t) {
 		return
 	}
-	d, m := newDriver(t, Config{Accelerator: TCG}), vmmtest.Machine(t)
-	m.Kernel, m.Initramfs = guestFiles(t)
+	testTAP(t, newDriver(t, Config{Accelerator: TCG}))
+}
+
+// TestPrivilegedTAPForeign does the same for the other architecture, with the smallest memory.
+func TestPrivilegedTAPForeign(t *testing.T) {
+	privileged.Require(t)
+	if !netnstest.Alone(t) {
+		return
+	}
+	testTAP(t, newForeignDriver(t))
+}
+
+func testTAP(t *testing.T, d *Driver) {
+	t.Helper()
+	m := vmmtest.Machine(t)
+	m.Kernel, m.Initramfs, m.MemoryBytes = d.config.Kernel, d.config.Initramfs, vmm.MinMemory
 	m.NICs = []vmm.NIC{{TAP: "tap0", MAC: "02:00:00:00:00:09", MTU: 1400}}
 	uid := strconv.FormatUint(uint64(m.UID), 10)
 	for _, argv := range [][]string{
