@@ -36,6 +36,7 @@ programs() {
   echo "$dir"
 }
 
+hack/cross.sh "$@" # before anything that takes long
 platforms=()
 for arch; do
   hack/images-packages.sh "$arch"

@@ -7,22 +7,13 @@ cd "$(dirname "$0")/.."
 source hack/env.sh
 arch=$1 out=$2
 case $arch in
-  amd64) triplet=x86_64-linux-gnu debian=amd64 ;;
-  arm64) triplet=aarch64-linux-gnu debian=arm64 ;;
+  amd64) triplet=x86_64-linux-gnu ;;
+  arm64) triplet=aarch64-linux-gnu ;;
   *) echo "there are no programs for $arch: use amd64 or arm64" >&2; exit 2 ;;
 esac
 export GOOS=linux GOARCH=$arch CGO_CFLAGS=-O2
-if [ "$arch" != "$(dpkg --print-architecture)" ]; then
-  export CC=$triplet-gcc
-  if ! command -v "$CC" >/dev/null; then
-    echo "$CC is missing: apt-get install crossbuild-essential-$debian" >&2
-    exit 1
-  fi
-fi
-if ! [ -f "/usr/lib/$triplet/libseccomp.a" ]; then
-  echo "/usr/lib/$triplet/libseccomp.a is missing: dpkg --add-architecture $debian; apt-get update; apt-get install libseccomp-dev:$debian" >&2
-  exit 1
-fi
+hack/cross.sh "$arch"
+[ "$arch" = "$(dpkg --print-architecture)" ] || export CC=$triplet-gcc
 runc_version=$(sed -n 's/^RUNC_VERSION := //p' Makefile)
 static='-linkmode external -extldflags -static'
 mkdir -p "$out"
