@@ -15,6 +15,7 @@ nfpm=$root/bin/nfpm-$NFPM_VERSION cyclonedx=$root/bin/cyclonedx-gomod-$CYCLONEDX
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
 archs=("$@")
 [ ${#archs[@]} -gt 0 ] || archs=("$(dpkg --print-architecture)")
+hack/cross.sh -run "${archs[@]}" # before anything that takes long
 
 # package_version prints the version for packages. Between releases it has the time of the commit,
 # so that later packages are newer: v0.1.0-dev becomes 0.1.0~dev.20261128103000.
@@ -31,10 +32,8 @@ export RIK_PACKAGE_VERSION=${RIK_PACKAGE_VERSION:-$(package_version)}
 started() {
   local arch=$1 bundle=$2 run=() out
   if [ "$arch" != "$(dpkg --print-architecture)" ]; then
-    local emulator=qemu-aarch64-static
-    [ "$arch" = arm64 ] || emulator=qemu-x86_64-static
-    command -v "$emulator" >/dev/null || { echo "$emulator is missing, so the programs for $arch are not tried: apt-get install qemu-user-static" >&2; return 1; }
-    run=("$emulator")
+    run=(qemu-aarch64-static)
+    [ "$arch" = arm64 ] || run=(qemu-x86_64-static)
   fi
   while read -r program argument expect; do
     out=$(timeout -s KILL 60 "${run[@]}" "$bundle/$program" $argument 2>&1 </dev/null || true)
@@ -60,14 +59,10 @@ for arch in "${archs[@]}"; do
   work=$dist/$arch bundle=$dist/$arch/bundle
   hack/programs.sh "$arch" "$bundle"
   started "$arch" "$bundle"
-  # The drivers of microVMs are for amd64 so far.
-  RIK_KERNEL_PACKAGE=
-  if [ "$arch" = amd64 ]; then
-    hack/guest.sh "$bundle/rik-init" "$work/guest" "$arch"
-    mkdir -p "$bundle/guest"
-    cp "$work/guest/kernel" "$work/guest/initramfs" "$bundle/guest/"
-    RIK_KERNEL_PACKAGE=$(cat "$work/guest/package")
-  fi
+  hack/guest.sh "$bundle/rik-init" "$work/guest" "$arch"
+  mkdir -p "$bundle/guest"
+  cp "$work/guest/kernel" "$work/guest/initramfs" "$bundle/guest/"
+  RIK_KERNEL_PACKAGE=$(cat "$work/guest/package")
   export RIK_KERNEL_PACKAGE
   rm -rf "$bundle"/{man,completions,doc} "$work/nfpm"
   hack/progress.sh "documentation of the packages" "$root/bin/package" docs "$bundle"

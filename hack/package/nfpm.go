@@ -83,13 +83,15 @@ var descriptions = map[layout.Package]string{
 // e2fsprogs and QEMU for microVMs.
 var (
 	debNeeds = map[layout.Package]override{
-		layout.Node:   {Depends: []string{"iptables", "init-system-helpers (>= 1.54~)"}, Recommends: []string{"ca-certificates", "kmod"}, Suggests: []string{"e2fsprogs", "qemu-system-x86 | qemu-system-arm"}},
+		layout.Node:   {Depends: []string{"iptables", "init-system-helpers (>= 1.54~)"}, Recommends: []string{"ca-certificates", "kmod"}, Suggests: []string{"e2fsprogs"}},
 		layout.Server: {Depends: []string{"init-system-helpers (>= 1.54~)"}, Suggests: []string{"bash-completion"}},
 		layout.Client: {Suggests: []string{"bash-completion"}},
 	}
 	rpmNeeds = map[layout.Package]override{
 		layout.Node: {Depends: []string{"iptables"}, Recommends: []string{"ca-certificates", "kmod"}, Suggests: []string{"e2fsprogs", "qemu-kvm"}},
 	}
+	// debEmulators are the packages of the QEMU that runs guests of an architecture.
+	debEmulators = map[string]string{"amd64": "qemu-system-x86", "arm64": "qemu-system-arm"}
 )
 
 // writeSettings writes OUT/PACKAGE.yaml for nfpm, with the files and scripts that it names.
@@ -127,6 +129,9 @@ func settingsOf(p layout.Package, bundle, version, arch, scratch string, date ti
 		s.RPM["signature"] = map[string]any{"key_file": key}
 	}
 	deb, rpm := debNeeds[p], rpmNeeds[p]
+	if p == layout.Node {
+		deb.Suggests = append(slices.Clip(deb.Suggests), debEmulators[arch])
+	}
 	for _, other := range p.Requires() {
 		if other != p {
 			deb.Depends = append(deb.Depends[:len(deb.Depends):len(deb.Depends)], fmt.Sprintf("%s (= %s)", other, version))
