@@ -184,6 +184,12 @@ var table = []broken{
 		m.Firewall.Chains = []NFTChain{{Family: "inet", Table: "filter", Name: "input", Hook: "input", Drops: true, Accepts: []string{"udp 8472"}}}
 	}, "firewall-input", Warning, []string{"rik0 udp 4953"}, "=nft insert rule inet filter input iifname rik0 udp dport 4953 accept && nft insert rule inet filter input iifname rik0 tcp dport 4953 accept"},
 	{"firewalld", func(m *Machine) { m.Firewall.Firewalld = true }, "firewall-firewalld", Error, []string{"does not trust 10.62.0.0/16"}, "firewall-cmd --permanent --zone=trusted --add-source=10.62.0.0/16 &&"},
+	{"firewalld with closed ports", func(m *Machine) {
+		m.Firewall.Firewalld, m.Firewall.Trusts, m.Firewall.Open = true, true, []string{"5000/tcp", "4997/tcp", "8472/udp"}
+	}, "firewall-firewalld", Warning, []string{"does not open 4995/tcp."}, "=firewall-cmd --permanent --add-port=4995/tcp && firewall-cmd --reload"},
+	{"firewalld with closed ports on a server without a node", func(m *Machine) {
+		m.Firewall.Firewalld, m.Node.NoNetwork, m.Firewall.Open = true, true, []string{"5000/tcp", "4995/tcp"}
+	}, "firewall-firewalld", Warning, []string{"does not open 4997/tcp."}, "=firewall-cmd --permanent --add-port=4997/tcp && firewall-cmd --reload"},
 
 	{"no forwarding", func(m *Machine) { m.Network.Forward = "0" }, "network-ip-forward", Error, []string{"although the node runs"}, "sysctl -w net.ipv4.ip_forward=1"},
 	{"no forwarding before the installation", func(m *Machine) { m.Network.Forward, m.Node.Running = "0", "" }, "network-ip-forward", Info, []string{"when it starts"}, ""},

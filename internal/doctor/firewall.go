@@ -327,23 +327,37 @@ func (c NFTChain) openCommand(closed []inboundPort) string {
 const firewalldTable = "firewalld"
 
 func checkFirewalld(m *Machine) []Finding {
-	switch {
-	case !m.Firewall.Firewalld:
+	f := m.Firewall
+	if !f.Firewalld {
 		return ok("firewalld does not run.")
-	case m.Firewall.Trusts || m.Node.NoNetwork:
-		return ok("firewalld trusts the range of instances.")
 	}
-	commands := []string{
-		fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s", m.Firewall.Range),
-		fmt.Sprintf("firewall-cmd --permanent --add-port=%d/udp", overlay.Port),
-	}
-	if m.Role == RoleServer {
-		for _, port := range []int{rikv1alpha1.PortAPI, rikv1alpha1.PortWorkers, rikv1alpha1.PortNodes} {
-			commands = append(commands, fmt.Sprintf("firewall-cmd --permanent --add-port=%d/tcp", port))
+	var closed []string
+	for _, p := range m.inbound() {
+		// The name server gets packets of instances only, whose range the other command opens.
+		if port := fmt.Sprintf("%d/%s", p.port, p.protocol); p.device == "" && !slices.Contains(f.Open, port) {
+			closed = append(closed, port)
 		}
 	}
+	distrusts := !f.Trusts && !m.Node.NoNetwork
+	if !distrusts && len(closed) == 0 {
+		return ok("firewalld trusts the range of instances, and opens rik's own ports.")
+	}
+	var commands []string
+	if distrusts {
+		commands = append(commands, fmt.Sprintf("firewall-cmd --permanent --zone=trusted --add-source=%s", f.Range))
+	}
+	for _, port := range closed {
+		commands = append(commands, "firewall-cmd --permanent --add-port="+port)
+	}
+	fix := steps(append(commands, "firewall-cmd --reload")...)
+	if distrusts {
+		return []Finding{{
+			Severity: Error, Message: fmt.Sprintf("firewalld runs and does not trust %s, the range of instances.", f.Range),
+			Affects: forwardAffects, Fix: fix,
+		}}
+	}
 	return []Finding{{
-		Severity: Error, Message: fmt.Sprintf("firewalld runs and does not trust %s, the range of instances.", m.Firewall.Range),
-		Affects: forwardAffects, Fix: steps(append(commands, "firewall-cmd --reload")...),
+		Severity: Warning, Message: fmt.Sprintf("firewalld runs, and its default zone does not open %s.", strings.Join(closed, ", ")),
+		Affects: "other nodes and clients do not reach this machine", Fix: fix,
 	}}
 }

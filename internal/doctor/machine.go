@@ -119,6 +119,8 @@ type Firewall struct {
 	Range netip.Prefix
 	// Firewalld is true if firewalld runs. Trusts is true if it trusts the range of instances.
 	Firewalld, Trusts bool
+	// Open are the ports that the default zone of firewalld opens, such as "5000/tcp".
+	Open []string
 	// UFW is true if ufw is active.
 	UFW bool
 }

@@ -26,6 +26,9 @@ func (g *gatherer) firewall(ctx context.Context, root bool) doctor.Firewall {
 	if f.Firewalld {
 		zone, err := exec.CommandContext(ctx, "firewall-cmd", "--get-zone-of-source="+f.Range.String()).Output()
 		f.Trusts = err == nil && strings.TrimSpace(string(zone)) == "trusted"
+		if ports, err := exec.CommandContext(ctx, "firewall-cmd", "--list-ports").Output(); err == nil {
+			f.Open = strings.Fields(string(ports))
+		}
 	}
 	if !root {
 		return f
