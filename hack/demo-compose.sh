@@ -126,6 +126,10 @@ down() {
     say "stopping the containers, and removing them with their volumes"
     "${compose[@]}" down -v >/dev/null 2>&1 || true
   fi
+  # Podman's server keeps a process for each command of "docker exec" for five minutes after its end.
+  for id in $all; do
+    pgrep -f -- "conmon .*-c $id -u " | xargs -r kill || true
+  done
   # podman-compose leaves the network.
   for id in $(ids network); do "$engine" network rm "$id" >/dev/null; done
   for image in rik riklet; do

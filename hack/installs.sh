@@ -29,7 +29,7 @@ collect() {
   local tree=$1 out=$2 program
   rm -rf "$out"
   mkdir -p "$out/source/bin"
-  cp "$tree"/bin/dist/*{.deb,.rpm,.tar.gz} "$out/"
+  cp "$tree"/bin/dist/*{.deb,.rpm,.tar.gz} "$tree/bin/dist/SHA256SUMS" "$out/"
   cp -r "$tree/Makefile" "$tree/hack" "$tree/go.mod" "$out/source/"
   for program in rik rikctl riklet rik-shim rik-unpack rik-dns rik-init runc hello guest; do cp -r "$tree/bin/$program" "$out/source/bin/"; done
   # Docker and Podman find the same names in both versions, as with the tag "latest".
@@ -85,6 +85,9 @@ if ! [ -e "$RIK_ENGINES_ROOT/etc/debian_version" ]; then
   install -D bin/docker-compose-plugin "$RIK_ENGINES_ROOT.part/usr/libexec/docker/cli-plugins/docker-compose"
   mv "$RIK_ENGINES_ROOT.part" "$RIK_ENGINES_ROOT"
 fi
+# Programs of Debian that tests install next to rik.
+export RIK_DEBIAN_PACKAGES=$PWD/bin/test/debian-packages
+hack/debian-packages.sh "$RIK_DEBIAN_ROOT" "$RIK_DEBIAN_PACKAGES" ufw firewalld nftables dnf
 rm -rf "$RIK_SAMPLE_IMAGE"
 CGO_ENABLED=0 go build -ldflags '-s -w' -o bin/hello ./examples/hello
 go run -tags containers_image_openpgp ./hack/image -program bin/hello -shell -ref v1 -out "$RIK_SAMPLE_IMAGE"

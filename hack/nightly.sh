@@ -19,8 +19,8 @@
 #                    a Debian with systemd (root)
 #   foreign          microVMs of the other architecture, in software emulation (root)
 #   reproducible     builds the packages in two folders, and compares them byte for byte
-#   compose          make demo-compose with every container engine and compose (root), and the images
-#                    of both architectures, twice
+#   compose          make demo-compose with every container engine and compose (root), the commands of
+#                    the documents for containers, and the images of both architectures, twice
 #
 # The end of the output lists the parts that failed, each with the command that repeats it. A
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
@@ -173,7 +173,7 @@ compose() {
   root_for "make demo-compose" || return 0
   make --no-print-directory build "$PWD/bin/docker-compose-plugin"
   try env RIK_BIN="$PWD/bin" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
-    go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run '^TestPrivilegedCompose$' ./test/e2e
+    go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run '^TestPrivilegedCompose(Page)?$' ./test/e2e
   local machine
   for machine in aarch64 x86_64; do
     if ! command -v $machine-linux-gnu-gcc >/dev/null; then

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"rik.dev/rik/internal/testkit/pages"
 	"rik.dev/rik/internal/testkit/privileged"
 	"rik.dev/rik/internal/testkit/rikcluster"
 )
@@ -42,17 +43,18 @@ func TestPrivilegedAirgap(t *testing.T) {
 	writeSamples(t, c, filepath.Join(layouts, "hello"))
 	paths := strings.NewReplacer("/var/lib/rik/images/hello ", filepath.Join(layouts, "hello")+" ", "/var/lib/rik/images", c.ImageDir(), "sudo make sample-images", ":", "sudo ", "")
 	work := t.TempDir()
-	for _, b := range readPage(t, "airgap.md") {
-		text := paths.Replace(b.text)
+	page := pages.Open(t, "docs/airgap.md")
+	for _, b := range page.All() {
 		switch {
-		case b.language == "yaml":
-			writeNamed(t, work, text)
-		case b.language == "sh" && airgapRuns[b.section]:
-			if b.section == "See and remove images" && strings.Contains(text, "delete workload") {
+		case b.Language == "yaml":
+			writeNamed(t, work, paths.Replace(b.Text))
+		case page.Mine(b):
+			text := paths.Replace(page.Take(b))
+			if b.Section == "See and remove images" && strings.Contains(text, "delete workload") {
 				refusesToRemove(t, c)
 			}
-			runBlock(t, c, work, b.section, text)
-			if b.section == "Load images when a node starts" {
+			runBlock(t, c, work, b.Section, text)
+			if b.Section == "Load images when a node starts" {
 				reload(t, c)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -37,13 +38,7 @@ const pluginProgram = "docker-compose-plugin"
 // one of them, because each takes about half a minute.
 func TestPrivilegedCompose(t *testing.T) {
 	privileged.Require(t)
-	if os.Getenv(machineNetwork) == "" {
-		// For the process that Alone starts. A parallel test cannot call t.Setenv.
-		if err := os.Setenv(machineNetwork, fmt.Sprintf("/proc/%d/ns/net", os.Getppid())); err != nil { //nolint:usetesting // see above
-			t.Fatal(err)
-		}
-		fetchPackages(t)
-	}
+	beginOutside(t)
 	if !rikcluster.Alone(t) {
 		return
 	}
@@ -56,6 +51,7 @@ func TestPrivilegedCompose(t *testing.T) {
 		{"docker-compose 1.29", "docker-compose", startDocker},
 		{"docker compose", plugin, startDocker},
 		{"podman-compose", "podman-compose", startPodman},
+		{"docker compose with Podman", plugin, startPodmanService},
 	} {
 		if ran > 0 && !privileged.Long() {
 			break
@@ -406,9 +402,62 @@ network_config_dir = %q
 	return e
 }
 
+// startPodmanService is startPodman with Podman's server, which has the API of Docker's one.
+func startPodmanService(t *testing.T, dir string) engine {
+	t.Helper()
+	if _, err := exec.LookPath("docker"); err != nil {
+		t.Skipf("not run: %v", err)
+	}
+	e := startPodman(t, dir)
+	socket := "unix://" + filepath.Join(dir, "podman.sock")
+	e.env = append(e.env, "DOCKER_HOST="+socket, "DOCKER_CONFIG="+filepath.Join(dir, "config"))
+	log, err := os.Create(filepath.Join(dir, "service.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := e.command(context.WithoutCancel(t.Context()), "podman", "system", "service", "--time=0", socket)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+		// It keeps a process for each "docker exec" for five minutes after its end.
+		out, _ := exec.CommandContext(context.WithoutCancel(t.Context()), "pgrep", "-f", "conmon .*"+dir).Output()
+		for id := range strings.FieldsSeq(string(out)) {
+			if pid, err := strconv.Atoi(id); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGTERM)
+			}
+		}
+		if t.Failed() {
+			words, _ := os.ReadFile(log.Name())
+			t.Logf("podman system service:\n%s", words)
+		}
+	})
+	poll.Until(t, time.Minute, "Podman's server answers", func(ctx context.Context) error {
+		return e.command(ctx, "docker", "info").Run()
+	})
+	return e
+}
+
 // machineNetwork names the network namespace of the machine: that of the program that started the
 // tests. The tests themselves are in another one.
 const machineNetwork = "RIK_E2E_MACHINE_NETNS"
+
+// beginOutside names that namespace for the process that Alone starts, and fetches the packages of the images.
+func beginOutside(t *testing.T) {
+	t.Helper()
+	if os.Getenv(machineNetwork) != "" {
+		return
+	}
+	// A parallel test cannot call t.Setenv.
+	if err := os.Setenv(machineNetwork, fmt.Sprintf("/proc/%d/ns/net", os.Getppid())); err != nil { //nolint:usetesting // see above
+		t.Fatal(err)
+	}
+	fetchPackages(t)
+}
 
 // onMachine returns a command in the network namespace of the machine, which can reach Debian.
 func onMachine(t *testing.T, args ...string) *exec.Cmd {

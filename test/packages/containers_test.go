@@ -50,7 +50,7 @@ func TestPrivilegedContainers(t *testing.T) {
 
 func (c composed) test(t *testing.T) {
 	now, old := environment(t, "RIK_PACKAGES"), environment(t, "RIK_OLD_PACKAGES")
-	m := newMachineFrom(t, engines)
+	m := newMachineFrom(t, engines, "test")
 	c.bring(m, now, "now")
 	c.bring(m, old, "old")
 	// The folder of the archives of applications is the same for both versions.

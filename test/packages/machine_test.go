@@ -26,6 +26,8 @@ var controllers = []string{"unified", "systemd", "memory", "cpu", "cpuacct", "cp
 // machine is a Debian with systemd as its first process, in namespaces of its own.
 type machine struct {
 	testing.TB
+	// name is the machine's host name.
+	name   string
 	root   string
 	group  string
 	nspawn *exec.Cmd
@@ -41,11 +43,17 @@ const (
 // newMachine copies the plain base system and boots it.
 func newMachine(t testing.TB) *machine {
 	t.Helper()
-	return newMachineFrom(t, plain)
+	return newMachineFrom(t, plain, "test")
 }
 
-// newMachineFrom copies a base system and boots it.
-func newMachineFrom(t testing.TB, base string) *machine {
+// newNamed is newMachine with a host name, for tests with two machines.
+func newNamed(t testing.TB, name string) *machine {
+	t.Helper()
+	return newMachineFrom(t, plain, name)
+}
+
+// newMachineFrom copies a base system and boots it with a host name.
+func newMachineFrom(t testing.TB, base, name string) *machine {
 	t.Helper()
 	base = environment(t, base)
 	// Not t.TempDir: with mounts left in it, its cleanup would remove what is mounted.
@@ -53,7 +61,7 @@ func newMachineFrom(t testing.TB, base string) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{TB: t, root: filepath.Join(dir, "root"), group: "test-" + filepath.Base(dir)}
+	m := &machine{TB: t, name: name, root: filepath.Join(dir, "root"), group: "test-" + filepath.Base(dir)}
 	t.Cleanup(func() {
 		m.off()
 		if err := errors.Join(m.removeGroups(), remove(dir)); err != nil {
@@ -61,10 +69,13 @@ func newMachineFrom(t testing.TB, base string) *machine {
 		}
 	})
 	m.host("cp", "-a", "--reflink=auto", base, m.root)
+	if err := os.WriteFile(filepath.Join(m.root, "etc/hostname"), []byte(name+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.MkdirAll(filepath.Join(m.root, "test"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"snapshot.sh", "keep.sh", "hello.yaml"} {
+	for _, name := range []string{"snapshot.sh", "keep.sh", "hello.yaml", "spread.yaml"} {
 		m.host("cp", filepath.Join("testdata", name), filepath.Join(m.root, "test", name))
 	}
 	m.boot()
@@ -82,6 +93,30 @@ func remove(dir string) error {
 		return fmt.Errorf("%s is not removed: something is mounted below it", dir)
 	}
 	return os.RemoveAll(dir)
+}
+
+// link connects two machines by a cable, with the addresses 10.0.0.1 and 10.0.0.2. The cable ends with
+// one of the machines, also with its restart.
+func link(one, other *machine) {
+	one.Helper()
+	one.host("ip", "link", "add", "name", "eth0", "netns", strconv.Itoa(one.init), "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(other.init))
+	for i, m := range []*machine{one, other} {
+		m.run(fmt.Sprintf("ip addr add 10.0.0.%d/24 dev eth0 && ip link set eth0 up && ip route add default via 10.0.0.%d", i+1, 2-i))
+	}
+}
+
+// debian installs packages of Debian with what they need. hack/installs.sh fetched them.
+func (m *machine) debian(name string) {
+	m.Helper()
+	found, err := filepath.Glob(filepath.Join(environment(m, "RIK_DEBIAN_PACKAGES"), name, "*.deb"))
+	if err != nil || len(found) == 0 {
+		m.Fatalf("there are no packages for %s: %v", name, err)
+	}
+	to := filepath.Join(m.root, "test", "debian", name)
+	m.host("mkdir", "-p", to)
+	m.host("cp", append([]string{"-t", to}, found...)...)
+	// Without the lists of packages, apt does not try to fetch them again.
+	m.run("mkdir -p /test/lists/partial && apt-get -o Dir::State::Lists=/test/lists install -qq -y --no-install-recommends /test/debian/" + name + "/*.deb")
 }
 
 // host runs a command of this machine.
@@ -105,8 +140,8 @@ func (m *machine) boot() {
   if [ $c = cpuset ]; then for f in cpus mems; do cat /sys/fs/cgroup/cpuset/cpuset.$f >/sys/fs/cgroup/cpuset/$1/cpuset.$f; done; fi
   echo $$ >/sys/fs/cgroup/$c/$1/cgroup.procs
 done
-exec script -qfec "exec systemd-nspawn --register=no --keep-unit --private-network --capability=all --system-call-filter='@keyring bpf @mount @module' --machine=test -b -D $2" $3`
-	m.nspawn = exec.Command("bash", "-c", script, "-", m.group, m.root, m.console())
+exec script -qfec "exec systemd-nspawn --register=no --keep-unit --private-network --capability=all --system-call-filter='@keyring bpf @mount @module' --machine=$4 -b -D $2" $3`
+	m.nspawn = exec.Command("bash", "-c", script, "-", m.group, m.root, m.console(), m.name)
 	m.nspawn.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := m.nspawn.Start(); err != nil {
 		m.Fatal(err)

@@ -158,7 +158,7 @@ func TestPrivilegedPackages(t *testing.T) {
 }
 
 func (w way) test(t *testing.T) {
-	m := newMachineFrom(t, w.base)
+	m := newMachineFrom(t, w.base, "test")
 	m.packagesOf(environment(t, "RIK_OLD_PACKAGES"), "old")
 	m.packagesOf(environment(t, "RIK_PACKAGES"), "now")
 	m.put(environment(t, "RIK_SAMPLE_IMAGE"))
