@@ -85,6 +85,12 @@ if ! [ -e "$RIK_ENGINES_ROOT/etc/debian_version" ]; then
   install -D bin/docker-compose-plugin "$RIK_ENGINES_ROOT.part/usr/libexec/docker/cli-plugins/docker-compose"
   mv "$RIK_ENGINES_ROOT.part" "$RIK_ENGINES_ROOT"
 fi
+# A virtual machine of amd64 that starts from a disk, with the kernel of the packages.
+export RIK_GUEST=$PWD/bin/dist/amd64/guest RIK_DISK_INITRAMFS=$PWD/bin/test/disk-initramfs
+if [ -d "$RIK_GUEST" ]; then
+  CGO_ENABLED=0 go build -o bin/test/diskinit ./internal/testkit/diskinit
+  go run ./hack/initramfs -init bin/test/diskinit -modules "$RIK_GUEST/modules" -out "$RIK_DISK_INITRAMFS"
+fi
 # Programs of Debian that tests install next to rik.
 export RIK_DEBIAN_PACKAGES=$PWD/bin/test/debian-packages
 hack/debian-packages.sh "$RIK_DEBIAN_ROOT" "$RIK_DEBIAN_PACKAGES" ufw firewalld nftables dnf
