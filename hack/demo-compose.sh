@@ -127,8 +127,9 @@ down() {
     "${compose[@]}" down -v >/dev/null 2>&1 || true
   fi
   # Podman's server keeps a process for each command of "docker exec" for five minutes after its end.
+  # SIGTERM would make that process start Podman once more.
   for id in $all; do
-    pgrep -f -- "conmon .*-c $id -u " | xargs -r kill || true
+    pgrep -f -- "conmon .*-c $id -u " | xargs -r kill -KILL || true
   done
   # podman-compose leaves the network.
   for id in $(ids network); do "$engine" network rm "$id" >/dev/null; done

@@ -428,7 +428,7 @@ func startPodmanService(t *testing.T, dir string) engine {
 		out, _ := exec.CommandContext(context.WithoutCancel(t.Context()), "pgrep", "-f", "conmon .*"+dir).Output()
 		for id := range strings.FieldsSeq(string(out)) {
 			if pid, err := strconv.Atoi(id); err == nil {
-				_ = syscall.Kill(pid, syscall.SIGTERM)
+				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
 		if t.Failed() {
