@@ -17,8 +17,8 @@ import (
 )
 
 // CheckFiles checks the data directory of a server that does not run, and its datastore. It needs
-// the configuration's DataDir, the fields of the datastore, and Logger. The error is for a check
-// that could not run; what it found is in the report.
+// the configuration's DataDir, the fields of the datastore, and Logger. It returns an error if the
+// check could not run. The report has what it found.
 func CheckFiles(ctx context.Context, cfg Config) (r integrity.Report, err error) {
 	unlock, err := lockExisting(cfg.DataDir)
 	if err != nil {

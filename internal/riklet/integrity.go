@@ -25,8 +25,8 @@ const (
 	recordsFile  = "pods.db"
 )
 
-// CheckFiles checks the state directory of a node that does not run, and changes nothing. The error
-// is for a check that could not run; what it found is in the report.
+// CheckFiles checks the state directory of a node that does not run, and changes nothing. It returns
+// an error if the check could not run. The report has what it found.
 func CheckFiles(stateDir string) (r integrity.Report, err error) {
 	unlock, err := lockStopped(stateDir)
 	if err != nil {

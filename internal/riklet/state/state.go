@@ -220,7 +220,7 @@ func decode(uid string, data []byte) (r Record, err error) {
 
 // damagedRecord returns an error that says what the loss of one record means, and what to do.
 func damagedRecord(path, uid string, err error) error {
-	return fmt.Errorf("%w: %s: the record of instance %s: %w. All instances continue to run. Restore the file from a copy, or run riklet repair, which removes only this record: the riklet then stops the instance and starts it again, its volumes on this node are lost, and its restart count grows",
+	return fmt.Errorf("%w: %s: the record of instance %s: %w. All instances continue to run. Restore the file from a copy, or run riklet repair, which removes only this record. The riklet then stops this instance and starts it again. Its volumes on this node are lost, and its restart count grows",
 		ErrDamaged, path, uid, err)
 }
 
