@@ -108,6 +108,8 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "api/rik/v1alpha1", MustNot: heavy},
 	{Under: "api", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/atomicfile", MustNot: external},
+	// The format of backups, for the server and the command line. It knows no datastore.
+	{Under: "internal/backup", MustNot: append([]string{"k8s.io", "sigs.k8s.io", "google.golang.org"}, heavy...)},
 	{Under: "internal/sdnotify", MustNot: external},
 	{Under: "internal/excerpt", MustNot: external},
 	{Under: "internal/executable", MustNot: external},

@@ -120,3 +120,12 @@ func withoutPassword(err error, endpoint string) error {
 }
 
 var errDriver = errors.New("connecting to the database failed")
+
+// scheme returns the scheme of a SQL data source.
+func (c Config) scheme() string {
+	scheme, _, _ := strings.Cut(c.Endpoint, "://")
+	if scheme == "postgresql" {
+		return "postgres"
+	}
+	return scheme
+}
