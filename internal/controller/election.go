@@ -19,13 +19,15 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"rik.dev/rik/internal/controllerterm"
 )
 
 const (
 	// Namespace is the namespace of the controller's own objects.
-	Namespace = "rik-system"
+	Namespace = controllerterm.Namespace
 	// LeaseName is the Lease that the active controller holds.
-	LeaseName = "rik-controller"
+	LeaseName = controllerterm.LeaseName
 
 	// The same values as in Kubernetes' own controllers.
 	leaseDuration = 15 * time.Second
@@ -46,23 +48,11 @@ func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 	return nil
 }
 
-// annotationTermBase is an annotation of the Lease whose value is added to the term. It is set
-// when an operator has confirmed that nodes accepted terms above that of a restored Lease.
-const annotationTermBase = "rik.dev/term-base"
-
 var errRaised = errors.New("ending this term, because an operator has confirmed a higher one")
 
-// termOf returns the term of a Lease's holder. Every change of holder adds one, and every run
-// is a new holder. The first holder has 0 changes.
+// termOf returns the term of a Lease's holder.
 func termOf(l *coordinationv1.Lease) int64 {
-	base, err := strconv.ParseInt(l.Annotations[annotationTermBase], 10, 64)
-	if err != nil || base < 0 {
-		base = 0
-	}
-	if l.Spec.LeaseTransitions == nil {
-		return base + 1
-	}
-	return base + int64(*l.Spec.LeaseTransitions) + 1
+	return controllerterm.OfLease(l.Annotations, l.Spec.LeaseTransitions)
 }
 
 // raiseTerm makes every later term higher than the given one.
@@ -76,10 +66,10 @@ func raiseTerm(ctx context.Context, c client.Client, above int64) error {
 			return nil
 		}
 		base := above - termOf(lease)
-		if before, err := strconv.ParseInt(lease.Annotations[annotationTermBase], 10, 64); err == nil && before > 0 {
+		if before, err := strconv.ParseInt(lease.Annotations[controllerterm.AnnotationBase], 10, 64); err == nil && before > 0 {
 			base += before
 		}
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, annotationTermBase, strconv.FormatInt(base, 10))
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, controllerterm.AnnotationBase, strconv.FormatInt(base, 10))
 		return c.Update(ctx, lease)
 	})
 	if err != nil {
