@@ -48,6 +48,7 @@ import (
 	"rik.dev/rik/internal/apiserver/registry/crd"
 	"rik.dev/rik/internal/apiserver/registry/deployment"
 	"rik.dev/rik/internal/apiserver/syncerauth"
+	"rik.dev/rik/internal/backup"
 	"rik.dev/rik/internal/controllerterm"
 )
 
@@ -119,7 +120,7 @@ func (c *chain) configure(cfg Config) error {
 	// Deprecation warnings to the loopback client have no reader.
 	generic.LoopbackClientConfig.WarningHandler = rest.NoWarnings{}
 	generic.EffectiveVersion = ours{generic.EffectiveVersion}
-	generic.LongRunningFunc = orImages(generic.LongRunningFunc)
+	generic.LongRunningFunc = orStreams(generic.LongRunningFunc)
 	generic.DisabledPostStartHooks.Insert(unwantedHooks...)
 	generic.BuildHandlerChainFunc = func(inner http.Handler, config *genericapiserver.Config) http.Handler {
 		behind := refuseAhead(ofTerm(c.behindAuthorization(inner, cfg.Profile)), c.revisions)
@@ -160,10 +161,10 @@ func (c *chain) configure(cfg Config) error {
 	return nil
 }
 
-// orImages adds the requests for images of nodes to those that run long: archives are large.
-func orImages(long genericapirequest.LongRunningRequestCheck) genericapirequest.LongRunningRequestCheck {
+// orStreams adds the requests for images of nodes, and for a backup, to those that run long.
+func orStreams(long genericapirequest.LongRunningRequestCheck) genericapirequest.LongRunningRequestCheck {
 	return func(r *http.Request, info *genericapirequest.RequestInfo) bool {
-		return body.IsStream(info) || long(r, info)
+		return body.IsStream(info) || info.Path == backup.Path || long(r, info)
 	}
 }
 

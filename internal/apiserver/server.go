@@ -27,6 +27,7 @@ import (
 	"rik.dev/rik/internal/apiserver/legacyhttp"
 	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/apiserver/outage"
+	"rik.dev/rik/internal/apiserver/recovery"
 	"rik.dev/rik/internal/apiserver/registry"
 	"rik.dev/rik/internal/apiserver/signer"
 	"rik.dev/rik/internal/pki"
@@ -74,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 }
 
 func (s *Server) open(ctx context.Context) error {
-	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openDatastore, s.findCluster, s.openCredentials, s.bindCluster, s.openLeaves, s.build}
+	steps := []func(context.Context) error{s.openDataDir, s.openPorts, s.openDatastore, s.refuseUnfinished, s.findCluster, s.openCredentials, s.bindCluster, s.openLeaves, s.build}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -89,6 +90,9 @@ func (s *Server) openDataDir(context.Context) error {
 		return err
 	}
 	s.closers = append(s.closers, unlock)
+	if err := recovery.Unfinished(s.cfg.DataDir); err != nil {
+		return err
+	}
 	return fixProfile(s.cfg.DataDir, s.cfg.Profile)
 }
 
@@ -178,12 +182,13 @@ func (s *Server) build(ctx context.Context) error {
 	}
 	s.chain = built
 	s.closers = append(s.closers, built.log.Close)
-	if s.cfg.Routes == nil {
-		return nil
-	}
-	routes, err := s.cfg.Routes(s)
-	if err != nil {
-		return fmt.Errorf("creating the routes: %w", err)
+	routes := []Route{s.backupRoute()}
+	if s.cfg.Routes != nil {
+		others, err := s.cfg.Routes(s)
+		if err != nil {
+			return fmt.Errorf("creating the routes: %w", err)
+		}
+		routes = append(routes, others...)
 	}
 	return built.routes.install(built.outermost.GenericAPIServer, routes)
 }

@@ -4,13 +4,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"rik.dev/rik/internal/app/node"
+	"rik.dev/rik/internal/app/recovery"
 	"rik.dev/rik/internal/doctor"
 )
 
 // Commands returns the commands of a control plane, for the reference pages. The packages node
 // and multicluster have the other commands.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{serverCommand(), demoCommand(), controllerCommand(), schedulerCommand(), simulateCommand(), checkCommand(), repairCommand(), node.DoctorCommand(doctor.RoleServer)}
+	return []*cobra.Command{serverCommand(), demoCommand(), controllerCommand(), schedulerCommand(), simulateCommand(), recovery.Command(), checkCommand(), repairCommand(), node.DoctorCommand(doctor.RoleServer)}
 }
 
 // Program returns the program rik with all its commands.

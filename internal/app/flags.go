@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/app/logflag"
 	"rik.dev/rik/internal/app/node"
+	"rik.dev/rik/internal/app/recovery"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/nodeapi"
 	"rik.dev/rik/internal/scheduler"
@@ -43,6 +44,7 @@ type flags struct {
 	control        ControlPlane
 	scheduler      SchedulerSettings
 	node           node.Options
+	restore        recovery.Flags
 	// port is the flag for the API's port; nil for a program without one.
 	port *pflag.Flag
 }
@@ -99,6 +101,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.StringVar(&f.control.DatastoreKey, "datastore-keyfile", "", "file with the client key for the external datastore")
 	s.BoolVar(&f.control.NewCluster, "new-cluster", false, "begin a new cluster, even if the data directory or the datastore belongs to another cluster; use it for one start only")
 	s.BoolVar(&f.control.AcceptKeys, "accept-keys", false, "accept the keys in the data directory, even if the cluster was used with other keys; use it for one start only")
+	f.restore.Add(s)
 	s.BoolVar(&f.control.LeaderElection, "leader-elect", false, "wait until no other controller of the same datastore is active; always set with a datastore outside of the data directory")
 	s.DurationVar(&f.control.ReplaceAfter, "replace-after", time.Minute, "time after --node-timeout without reports of a node, after which its instances are replaced; a workload can override it")
 	s.StringVar(&f.control.Network.ClusterCIDR, "cluster-cidr", network.DefaultClusterCIDR, "address range of instances (IPv4)")
@@ -175,6 +178,9 @@ func (f *flags) validatePlane() []error {
 		if _, err := strconv.Atoi(text); err != nil {
 			problems = append(problems, fmt.Errorf("PORT=%q is not a port: set another value in the environment, or use --port", text))
 		}
+	}
+	if err := f.restore.Validate(); err != nil {
+		problems = append(problems, err)
 	}
 	if _, err := f.control.Network.Parse(); err != nil {
 		problems = append(problems, err)

@@ -30,6 +30,9 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 			return err
 		}
 	}
+	if err := f.restore.Run(ctx, f.controlPlane().server(log)); err != nil {
+		return err
+	}
 	ca, err := authority.Open(f.control.DataDir, f.control.AcceptKeys)
 	if err != nil {
 		return err
@@ -69,6 +72,9 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 // runController runs the API server and the controller. The scheduler runs elsewhere.
 func runController(ctx context.Context, f *flags, log *slog.Logger) error {
 	if err := f.validate(f.validatePlane, f.validateTimeout); err != nil {
+		return err
+	}
+	if err := f.restore.Run(ctx, f.controlPlane().server(log)); err != nil {
 		return err
 	}
 	ca, err := authority.Open(f.control.DataDir, f.control.AcceptKeys)

@@ -102,29 +102,9 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		return nil, err
 	}
 	p := &plane{settings: settings, log: log, authority: authority, local: newPipe()}
-	p.api, err = apiserver.New(ctx, apiserver.Config{
-		DataDir:               settings.DataDir,
-		BindAddress:           settings.BindAddress,
-		Port:                  settings.Port,
-		AdvertiseAddress:      settings.AdvertiseAddress,
-		ExtraSANs:             settings.ExtraSANs,
-		ClusterName:           settings.ClusterName,
-		DatastoreEndpoint:     settings.DatastoreEndpoint,
-		DatastoreQuota:        int64(settings.DatastoreQuota),
-		DatastoreCAFile:       settings.DatastoreCA,
-		DatastoreCertFile:     settings.DatastoreCert,
-		DatastoreKeyFile:      settings.DatastoreKey,
-		NewCluster:            settings.NewCluster,
-		AcceptKeys:            settings.AcceptKeys,
-		InsecureLegacyAddress: settings.InsecureLegacyAddress,
-		Connections:           settings.Connections,
-		Authority:             authority,
-		Sessions:              &p.late,
-		NodePorts:             nodePorts,
-		Routes:                p.routes.list,
-		Step:                  settings.Steps.begin,
-		Logger:                log.With("component", "apiserver"),
-	})
+	cfg := settings.server(log)
+	cfg.Authority, cfg.Sessions, cfg.NodePorts, cfg.Routes = authority, &p.late, nodePorts, p.routes.list
+	p.api, err = apiserver.New(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +112,29 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 		return nil, errors.Join(err, p.release(ctx))
 	}
 	return p, nil
+}
+
+// server returns the configuration of the API server, without its connections to other parts.
+func (c ControlPlane) server(log *slog.Logger) apiserver.Config {
+	return apiserver.Config{
+		DataDir:               c.DataDir,
+		BindAddress:           c.BindAddress,
+		Port:                  c.Port,
+		AdvertiseAddress:      c.AdvertiseAddress,
+		ExtraSANs:             c.ExtraSANs,
+		ClusterName:           c.ClusterName,
+		DatastoreEndpoint:     c.DatastoreEndpoint,
+		DatastoreQuota:        int64(c.DatastoreQuota),
+		DatastoreCAFile:       c.DatastoreCA,
+		DatastoreCertFile:     c.DatastoreCert,
+		DatastoreKeyFile:      c.DatastoreKey,
+		NewCluster:            c.NewCluster,
+		AcceptKeys:            c.AcceptKeys,
+		InsecureLegacyAddress: c.InsecureLegacyAddress,
+		Connections:           c.Connections,
+		Step:                  c.Steps.begin,
+		Logger:                log.With("component", "apiserver"),
+	}
 }
 
 // nodePorts returns the ports of nodes that workloads may use.

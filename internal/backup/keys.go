@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 
 	"filippo.io/age"
 	"filippo.io/age/agessh"
@@ -87,7 +88,34 @@ func PassphraseIdentity(passphrase string) (Identities, error) {
 	if err != nil {
 		return Identities{}, fmt.Errorf("using the passphrase: %w", err)
 	}
-	return Identities{identities: []age.Identity{i}}, nil
+	return Identities{identities: []age.Identity{&remembered{Identity: i}}}, nil
+}
+
+// remembered is an identity that remembers the key of the last file. A backup is read several times,
+// and deriving a key from a passphrase takes a second.
+type remembered struct {
+	age.Identity
+	mu   sync.Mutex
+	file string
+	key  []byte
+}
+
+// Unwrap implements age.Identity.
+func (r *remembered) Unwrap(stanzas []*age.Stanza) ([]byte, error) {
+	file := ""
+	for _, s := range stanzas {
+		file += fmt.Sprintf("%q", *s)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file == file {
+		return bytes.Clone(r.key), nil
+	}
+	key, err := r.Identity.Unwrap(stanzas)
+	if err == nil {
+		r.file, r.key = file, bytes.Clone(key)
+	}
+	return key, err
 }
 
 // ParseIdentities reads private keys: the file of age-keygen, or an SSH key without a passphrase.

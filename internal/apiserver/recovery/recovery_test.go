@@ -186,6 +186,11 @@ func wantRestored(t *testing.T, c *clientv3.Client, m *backup.Manifest) {
 	if err := walk(t.Context(), c, answer.Header.Revision, func(kv *mvccpb.KeyValue) error { keys[string(kv.Key)] = kv; return nil }); err != nil {
 		t.Fatal(err)
 	}
+	for key, kv := range keys {
+		if kv.ModRevision <= m.Revision+RevisionMargin && key != "/registry/health" {
+			t.Errorf("%s has the revision %d, want more than %d", key, kv.ModRevision, m.Revision+RevisionMargin)
+		}
+	}
 	for _, key := range []string{"/registry/masterleases/10.0.0.1", "/registry/leases/kube-system/apiserver-abc", "/registry/leases/rik-syncer/cluster-u1", markerKey} {
 		if keys[key] != nil {
 			t.Errorf("%s was restored", key)
@@ -215,7 +220,7 @@ func TestAnInterruptedRestoreStartsNothing(t *testing.T) {
 	for kind, endpoint := range map[string]func(*testing.T) string{
 		"etcd": func(*testing.T) string { return "" }, "sqlite": func(*testing.T) string { return "sqlite://" }, "outside": outside,
 	} {
-		for _, step := range []string{"the record", "the objects", "the revision", "the files"} {
+		for _, step := range []string{"the record", "the claim", "the revision", "the objects", "the files"} {
 			t.Run(kind+" after "+step, func(t *testing.T) {
 				t.Parallel()
 				to := target(t.TempDir(), endpoint(t))
@@ -379,4 +384,3 @@ func TestPagesStaySmall(t *testing.T) {
 		}
 	}
 }
-

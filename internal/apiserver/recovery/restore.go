@@ -70,7 +70,7 @@ func Restore(ctx context.Context, to Target, open Opener, keys backup.Identities
 		name string
 		do   func(context.Context) error
 	}{
-		{"the record", r.begin}, {"the objects", r.fill}, {"the revision", r.raise}, {"the files", r.files}, {"the end", r.end},
+		{"the record", r.begin}, {"the claim", r.claim}, {"the revision", r.raise}, {"the objects", r.fill}, {"the files", r.files}, {"the end", r.end},
 	} {
 		if err := step.do(ctx); err != nil {
 			return nil, err
@@ -161,14 +161,31 @@ func (r *restore) clear(again bool) error {
 	return nil
 }
 
+// claim marks an empty datastore as one that is being restored.
+func (r *restore) claim(ctx context.Context) error {
+	err := r.with(ctx, func(client *clientv3.Client) error { return r.mark(ctx, client) })
+	if err != nil && r.first && !errors.Is(err, datastore.ErrRevision) { // nothing was written
+		err = errors.Join(err, os.Remove(filepath.Join(r.Dir, RecordFile)))
+	}
+	return err
+}
+
+// raise makes the revisions of the datastore newer than all that clients remember. It comes before
+// the objects, so that their own versions are new, too: a client with an old version of an object
+// must not be able to update it.
+func (r *restore) raise(ctx context.Context) error {
+	return datastore.Raise(ctx, r.Datastore, r.floor)
+}
+
 // fill writes the objects into the datastore, and compares it with the backup.
 func (r *restore) fill(ctx context.Context) error {
 	return r.with(ctx, func(client *clientv3.Client) error {
-		if err := r.claim(ctx, client); err != nil {
-			if r.first && !errors.Is(err, datastore.ErrRevision) { // nothing was written
-				err = errors.Join(err, os.Remove(filepath.Join(r.Dir, RecordFile)))
-			}
-			return err
+		answer, err := client.Get(ctx, markerKey)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", r.Datastore.Describe(), err)
+		}
+		if answer.Header.Revision < r.floor {
+			return fmt.Errorf("%w: %s has the revision %d, want at least %d", datastore.ErrRevision, r.Datastore.Describe(), answer.Header.Revision, r.floor)
 		}
 		r.Logger.Info("writing the objects", "objects", r.manifest.Objects, "datastore", r.Datastore.Describe())
 		if err := r.load(ctx, client); err != nil {
@@ -193,8 +210,8 @@ func (r *restore) with(ctx context.Context, do func(*clientv3.Client) error) (er
 	return do(client)
 }
 
-// claim marks an empty datastore as one that is being restored.
-func (r *restore) claim(ctx context.Context, client *clientv3.Client) error {
+// mark is claim with a client.
+func (r *restore) mark(ctx context.Context, client *clientv3.Client) error {
 	answer, err := client.Get(ctx, markerKey)
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", r.Datastore.Describe(), err)
@@ -333,23 +350,6 @@ func (g *grants) of(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, e
 	}
 	g.known[ttl] = answer.ID
 	return answer.ID, nil
-}
-
-// raise makes the revisions of the datastore newer than all that clients remember.
-func (r *restore) raise(ctx context.Context) error {
-	if err := datastore.Raise(ctx, r.Datastore, r.floor); err != nil {
-		return err
-	}
-	return r.with(ctx, func(client *clientv3.Client) error {
-		answer, err := client.Get(ctx, markerKey)
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", r.Datastore.Describe(), err)
-		}
-		if answer.Header.Revision < r.floor {
-			return fmt.Errorf("%w: %s has the revision %d, want at least %d", datastore.ErrRevision, r.Datastore.Describe(), answer.Header.Revision, r.floor)
-		}
-		return nil
-	})
 }
 
 // files writes the files of the data directory.

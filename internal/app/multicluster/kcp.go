@@ -17,6 +17,7 @@ import (
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/app/logflag"
+	"rik.dev/rik/internal/app/recovery"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/multicluster/credential"
 	"rik.dev/rik/internal/multicluster/negotiation/plan/storage"
@@ -38,6 +39,7 @@ type kcp struct {
 	runControllers bool
 	controllers    controllers
 	logging        logflag.Flags
+	restore        recovery.Flags
 }
 
 func kcpCommand() *cobra.Command {
@@ -82,6 +84,7 @@ func (k *kcp) addFlags(s *pflag.FlagSet) {
 	s.StringVar(&k.server.DatastoreKeyFile, "datastore-keyfile", "", "file with the client key for the external datastore")
 	s.BoolVar(&k.server.NewCluster, "new-cluster", false, "begin a new kcp, even if the data directory or the datastore belongs to another one; use it for one start only")
 	s.BoolVar(&k.server.AcceptKeys, "accept-keys", false, "accept the keys in the data directory, even if the kcp was used with other keys; use it for one start only")
+	k.restore.Add(s)
 	s.BoolVar(&k.runControllers, "run-controllers", true, "run the cluster controller, negotiation and the splitter in this process; otherwise run cluster-controller as a program of its own")
 }
 
@@ -97,7 +100,7 @@ func (k *kcp) complete(log *slog.Logger) error {
 	k.server.Logger = log.With("component", "apiserver")
 	k.server.Loss = storage.Loss
 	k.server.DatastoreQuota = int64(k.quota)
-	return errors.Join(k.server.Validate(), k.controllers.validate())
+	return errors.Join(k.server.Validate(), k.restore.Validate(), k.controllers.validate())
 }
 
 func (k *kcp) run(ctx context.Context, out io.Writer) error {
@@ -106,6 +109,9 @@ func (k *kcp) run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	if err := k.complete(log); err != nil {
+		return err
+	}
+	if err := k.restore.Run(ctx, k.server); err != nil {
 		return err
 	}
 	server, err := apiserver.New(ctx, k.server)
