@@ -20,7 +20,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -32,6 +34,7 @@ import (
 	"rik.dev/rik/internal/controller/measurement"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/store"
+	"rik.dev/rik/internal/controllerterm"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/reconcile/runtimelog"
 )
@@ -244,6 +247,9 @@ func (c *Controller) Fence(ctx context.Context, namespace string) (age time.Dura
 	return fence.Ask(ctx, c.client, namespace, c.now())
 }
 
+// Active reports whether this controller is the active one.
+func (c *Controller) Active() bool { return c.current() != nil }
+
 // Ready is closed once the caches are filled and either the reconcilers run or another
 // controller is active.
 func (c *Controller) Ready() <-chan struct{} { return c.ready }
@@ -308,7 +314,11 @@ func (c *Controller) lead(ctx context.Context, number int64) error {
 		return err
 	}
 	c.config.Logger.Info("this is the active controller now", "term", number, "cluster", cluster)
-	t := newTerm(c, number, cluster)
+	restored, err := c.restored(ctx)
+	if err != nil {
+		return err
+	}
+	t := newTerm(c, number, cluster, restored)
 	c.setActive(t)
 	defer c.setActive(nil)
 	return t.run(ctx)
@@ -327,6 +337,23 @@ func (c *Controller) cluster(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("reading the cluster's identity: %w", err)
 	}
 	return string(system.UID), nil
+}
+
+// restored reports whether the cluster was restored from a backup, and no administrator has
+// finished that.
+func (c *Controller) restored(ctx context.Context) (bool, error) {
+	lease := &coordinationv1.Lease{}
+	if err := c.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: LeaseName}, lease); err != nil {
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("reading whether the cluster was restored: %w", err)
+	}
+	from := lease.Annotations[controllerterm.AnnotationRestored]
+	if from != "" {
+		c.config.Logger.Warn("the cluster was restored from a backup; nodes keep instances that it has no record of; next: rikctl restore status", "backup", from)
+	}
+	return from != "", nil
 }
 
 func (c *Controller) setActive(t *term) {

@@ -78,7 +78,7 @@ type registration struct {
 	handle   toolscache.ResourceEventHandlerRegistration
 }
 
-func newTerm(c *Controller, number int64, cluster string) *term {
+func newTerm(c *Controller, number int64, cluster string, restored bool) *term {
 	t := &term{
 		number: number, controller: c, over: wakeup.New(),
 		broadcaster:  events.NewBroadcaster(&events.EventSinkImpl{Interface: c.clients.EventsV1()}),
@@ -94,7 +94,7 @@ func newTerm(c *Controller, number int64, cluster string) *term {
 	logger := c.config.Logger
 	recorder := bounded{t.broadcaster.NewRecorder(Scheme, "rik-controller")}
 	t.scheduler = scheduling.New(scheduling.Config{
-		Dial: c.config.SchedulerDial, Identity: c.config.Identity, Term: number, Cluster: cluster,
+		Dial: c.config.SchedulerDial, Identity: c.config.Identity, Term: number, Cluster: cluster, Restored: restored,
 		DeletedNodes: t.deleted.All, Active: func() error { _, _, err := c.leads.check(); return err },
 		Instances: t.instanceView, Nodes: t.nodeView, Revisions: t.revisionView,
 		Tombstones: t.tombstones.All, Sink: sink{t}, Logger: logger, Metrics: c.metrics.scheduling,

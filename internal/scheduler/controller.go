@@ -123,7 +123,7 @@ func (s *Scheduler) begin(hello *schedulerv1.Hello) (*controllerStream, error) {
 	if s.controller != nil {
 		close(s.controller.replaced)
 	}
-	s.controller, s.term, s.cluster = session, hello.Term, hello.Cluster
+	s.controller, s.term, s.cluster, s.restored = session, hello.Term, hello.Cluster, hello.GetRestored()
 	s.inventory.Begin()
 	// The controller sends the deleted instances again for which it still has tombstones.
 	clear(s.removals)

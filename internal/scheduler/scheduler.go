@@ -62,6 +62,9 @@ type Scheduler struct {
 	// cluster is the cluster identity that the controller sent. It is empty if the controller
 	// does not have it.
 	cluster string
+	// restored means that the cluster was restored from a backup. Nodes then stop no instance
+	// without a confirmation that the cluster has no record of.
+	restored bool
 	// deletedNodes holds the UIDs of Nodes that were deleted on purpose.
 	deletedNodes map[types.UID]bool
 	workers      map[string]*workerStream

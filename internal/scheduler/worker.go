@@ -330,7 +330,7 @@ func (s *Scheduler) allow(session *workerStream) {
 func (s *Scheduler) allowedOrder(session *workerStream) *schedulerv1.Order {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	allowed := &schedulerv1.Allowed{}
+	allowed := &schedulerv1.Allowed{KeepUnknown: s.restored}
 	for _, in := range s.inventory.OnNode(session.name) {
 		if s.terminated(in.UID) {
 			continue

@@ -2160,6 +2160,15 @@ func (m *NodeConfirmation) MarshalToSizedBuffer(dAtA []byte) (int, error) {
 	_ = i
 	var l int
 	_ = l
+	if len(m.Unknown) > 0 {
+		for iNdEx := len(m.Unknown) - 1; iNdEx >= 0; iNdEx-- {
+			i -= len(m.Unknown[iNdEx])
+			copy(dAtA[i:], m.Unknown[iNdEx])
+			i = encodeVarintGenerated(dAtA, i, uint64(len(m.Unknown[iNdEx])))
+			i--
+			dAtA[i] = 0x42
+		}
+	}
 	i -= len(m.Certificate)
 	copy(dAtA[i:], m.Certificate)
 	i = encodeVarintGenerated(dAtA, i, uint64(len(m.Certificate)))
@@ -4624,6 +4633,12 @@ func (m *NodeConfirmation) Size() (n int) {
 	n += 1 + l + sovGenerated(uint64(l))
 	l = len(m.Certificate)
 	n += 1 + l + sovGenerated(uint64(l))
+	if len(m.Unknown) > 0 {
+		for _, s := range m.Unknown {
+			l = len(s)
+			n += 1 + l + sovGenerated(uint64(l))
+		}
+	}
 	return n
 }
 
@@ -5804,6 +5819,7 @@ func (this *NodeConfirmation) String() string {
 		`ControllerTerm:` + fmt.Sprintf("%v", this.ControllerTerm) + `,`,
 		`Cluster:` + fmt.Sprintf("%v", this.Cluster) + `,`,
 		`Certificate:` + fmt.Sprintf("%v", this.Certificate) + `,`,
+		`Unknown:` + fmt.Sprintf("%v", this.Unknown) + `,`,
 		`}`,
 	}, "")
 	return s
@@ -13064,6 +13080,38 @@ func (m *NodeConfirmation) Unmarshal(dAtA []byte) error {
 				return io.ErrUnexpectedEOF
 			}
 			m.Certificate = string(dAtA[iNdEx:postIndex])
+			iNdEx = postIndex
+		case 8:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Unknown", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return ErrIntOverflowGenerated
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return ErrInvalidLengthGenerated
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return ErrInvalidLengthGenerated
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Unknown = append(m.Unknown, string(dAtA[iNdEx:postIndex]))
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

@@ -115,6 +115,11 @@ type NodeConfirmation struct {
 	// cluster has no record of that Node.
 	// +optional
 	Certificate string `json:"certificate,omitempty" protobuf:"bytes,7,opt,name=certificate"`
+	// unknown names instances that the node stops after the confirmation, at most 64 of them: the
+	// namespace and the name, or the UID if the node does not know the name.
+	// +optional
+	// +listType=atomic
+	Unknown []string `json:"unknown,omitempty" protobuf:"bytes,8,rep,name=unknown"`
 }
 
 // NodeInfo holds the system facts of a node.

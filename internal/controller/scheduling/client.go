@@ -57,6 +57,8 @@ type Config struct {
 	Term     int64
 	// Cluster is the cluster's identity. It is empty if it is not known.
 	Cluster string
+	// Restored means that the cluster was restored from a backup.
+	Restored bool
 	// Active returns an error once the lease has ended. Then the client sends nothing.
 	Active func() error
 	// DeletedNodes returns the UIDs of Nodes that were deleted on purpose.

@@ -58,7 +58,7 @@ func newSession(c *Config, o *outbox, s stream) *session {
 // send sends the full state, then changes, until the session ends.
 func (s *session) send(ctx context.Context) error {
 	if err := s.sendMessage(&schedulerv1.SyncRequest{Message: &schedulerv1.SyncRequest_Hello{
-		Hello: &schedulerv1.Hello{Term: s.config.Term, Controller: s.config.Identity, Cluster: s.config.Cluster},
+		Hello: &schedulerv1.Hello{Term: s.config.Term, Controller: s.config.Identity, Cluster: s.config.Cluster, Restored: s.config.Restored},
 	}}); err != nil {
 		return err
 	}
@@ -400,6 +400,7 @@ func holdOf(h *schedulerv1.Hold, term int64) *rikv1alpha1.NodeConfirmation {
 	}
 	out := &rikv1alpha1.NodeConfirmation{
 		ID: h.GetId(), Reason: h.GetReason(), Instances: h.GetInstances(), Term: h.GetTerm(), Cluster: h.GetCluster(), Certificate: h.GetCertificate(),
+		Unknown: slices.Clone(h.GetUnknown()),
 	}
 	if out.Reason == rikv1alpha1.ConfirmLowerTerm {
 		out.ControllerTerm = term

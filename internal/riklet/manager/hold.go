@@ -69,6 +69,7 @@ func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Orde
 	next := held{
 		hold: &schedulerv1.Hold{
 			Id: holdID(reason, order.GetCluster(), uids), Reason: reason, Instances: int32(min(len(uids), 1<<30)),
+			Unknown: m.namesOf(uids),
 		},
 		withheld: map[string]bool{},
 	}
@@ -90,6 +91,23 @@ func (m *Manager) holdBack(reason string, uids []string, order *schedulerv1.Orde
 		m.cfg.Logger.Warn("the node waits for a confirmation by an operator", "reason", reason, "instances", len(uids), "cluster", order.GetCluster(), "term", order.GetTerm(), "next", "rikctl node confirm")
 	}
 	m.setHeld(next)
+}
+
+// maxNamed is how many instances a hold names.
+const maxNamed = 64
+
+// namesOf returns the names of the first instances, or their UIDs.
+func (m *Manager) namesOf(uids []string) []string {
+	var names []string
+	for _, uid := range uids {
+		name := uid
+		if r := m.runs[uid]; r != nil && r.order.GetName() != "" {
+			name = r.order.GetNamespace() + "/" + r.order.GetName()
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names[:min(len(names), maxNamed)]
 }
 
 // setHeld publishes the pending confirmation if it has changed.

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,16 @@ import (
 func (n *node) send(cluster string, term int64, gone []string, uids ...string) {
 	n.t.Helper()
 	list := &schedulerv1.Allowed{Gone: gone}
+	for _, uid := range uids {
+		list.Instances = append(list.Instances, runOf(uid, "r1"))
+	}
+	n.order(&schedulerv1.Order{Term: term, Cluster: cluster, Message: &schedulerv1.Order_Allowed{Allowed: list}})
+}
+
+// sendRestored sends a complete list of a cluster that was restored from a backup.
+func (n *node) sendRestored(cluster string, term int64, uids ...string) {
+	n.t.Helper()
+	list := &schedulerv1.Allowed{KeepUnknown: true}
 	for _, uid := range uids {
 		list.Instances = append(list.Instances, runOf(uid, "r1"))
 	}
@@ -210,5 +221,21 @@ func TestAFewUnknownInstancesStop(t *testing.T) {
 		n.send("c1", 1, nil, uids[:6]...)
 		n.wantRunning(uids[:6]...)
 		n.wantHold("", 0)
+	})
+}
+
+// TestARestoredClusterStopsNothingUnconfirmed: after a restore, the node keeps even a single
+// instance of many that the cluster has no record of, and names it.
+func TestARestoredClusterStopsNothingUnconfirmed(t *testing.T) {
+	bubble(t, instancefake.Config{}, func(_ *testing.T, n *node) {
+		n.with("c1", 5, "u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8")
+		n.sendRestored("c1", 1_000_006, "u1", "u2", "u3", "u4", "u5", "u6", "u7")
+		hold := n.wantHold(rikv1alpha1.ConfirmUnknownInstances, 1)
+		if len(hold.GetUnknown()) != 1 || !strings.Contains(hold.GetUnknown()[0], "u8") {
+			t.Errorf("the hold names %v, want u8", hold.GetUnknown())
+		}
+		n.wantRunning("u1", "u2", "u3", "u4", "u5", "u6", "u7", "u8")
+		n.confirm(hold.GetId())
+		n.wantRunning("u1", "u2", "u3", "u4", "u5", "u6", "u7")
 	})
 }

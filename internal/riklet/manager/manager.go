@@ -311,7 +311,9 @@ func (m *Manager) allow(order *schedulerv1.Order) {
 		m.end(m.runs[uid], disallowedGrace)
 	}
 	m.endUncreated(list)
-	if tooMany(len(unknown), len(presentInstances)-len(gone)) && !m.cfg.Checkpoint.Moved() {
+	// After a restore, the cluster knows nothing of what began since the backup.
+	keep := list.GetKeepUnknown() && len(unknown) > 0 || tooMany(len(unknown), len(presentInstances)-len(gone))
+	if keep && !m.cfg.Checkpoint.Moved() {
 		m.holdBack(rikv1alpha1.ConfirmUnknownInstances, unknown, order)
 	} else {
 		for _, uid := range unknown {

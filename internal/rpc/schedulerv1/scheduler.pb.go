@@ -287,6 +287,7 @@ type Hello struct {
 	Term          int64                  `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`            // of the controller's Lease
 	Controller    string                 `protobuf:"bytes,2,opt,name=controller,proto3" json:"controller,omitempty"` // for the log
 	Cluster       string                 `protobuf:"bytes,3,opt,name=cluster,proto3" json:"cluster,omitempty"`       // UID of the namespace kube-system; empty: not known
+	Restored      bool                   `protobuf:"varint,4,opt,name=restored,proto3" json:"restored,omitempty"`    // from a backup: nodes may run instances that the cluster has no record of
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -340,6 +341,13 @@ func (x *Hello) GetCluster() string {
 		return x.Cluster
 	}
 	return ""
+}
+
+func (x *Hello) GetRestored() bool {
+	if x != nil {
+		return x.Restored
+	}
+	return false
 }
 
 type Synced struct {
@@ -1424,6 +1432,7 @@ type Hold struct {
 	Cluster       string                 `protobuf:"bytes,4,opt,name=cluster,proto3" json:"cluster,omitempty"`         // OtherCluster: the one that the node belongs to
 	Instances     int32                  `protobuf:"varint,5,opt,name=instances,proto3" json:"instances,omitempty"`    // that the node would stop
 	Certificate   string                 `protobuf:"bytes,6,opt,name=certificate,proto3" json:"certificate,omitempty"` // UnknownNode: UID of the Node that its certificate was given for; filled by the scheduler
+	Unknown       []string               `protobuf:"bytes,7,rep,name=unknown,proto3" json:"unknown,omitempty"`         // the first of the instances: namespace/name, or the UID
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1498,6 +1507,13 @@ func (x *Hold) GetCertificate() string {
 		return x.Certificate
 	}
 	return ""
+}
+
+func (x *Hold) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
 }
 
 type ExplainRequest struct {
@@ -2468,7 +2484,8 @@ func (x *Admitted) GetTimeoutMillis() int64 {
 type Allowed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Instances     []*Run                 `protobuf:"bytes,1,rep,name=instances,proto3" json:"instances,omitempty"`
-	Gone          []string               `protobuf:"bytes,2,rep,name=gone,proto3" json:"gone,omitempty"` // UIDs that were deleted; the node stops them, however many
+	Gone          []string               `protobuf:"bytes,2,rep,name=gone,proto3" json:"gone,omitempty"`                                   // UIDs that were deleted; the node stops them, however many
+	KeepUnknown   bool                   `protobuf:"varint,3,opt,name=keep_unknown,json=keepUnknown,proto3" json:"keep_unknown,omitempty"` // stop no other instance without a confirmation: the cluster was restored
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2515,6 +2532,13 @@ func (x *Allowed) GetGone() []string {
 		return x.Gone
 	}
 	return nil
+}
+
+func (x *Allowed) GetKeepUnknown() bool {
+	if x != nil {
+		return x.KeepUnknown
+	}
+	return false
 }
 
 // An operator has confirmed the hold.
@@ -2816,13 +2840,14 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\x06synced\x18\v \x01(\v2\x18.rik.scheduler.v1.SyncedH\x00R\x06synced\x12;\n" +
 	"\ttombstone\x18\f \x01(\v2\x1b.rik.scheduler.v1.TombstoneH\x00R\ttombstone\x12B\n" +
 	"\fdeleted_node\x18\r \x01(\v2\x1d.rik.scheduler.v1.DeletedNodeH\x00R\vdeletedNodeB\t\n" +
-	"\amessage\"U\n" +
+	"\amessage\"q\n" +
 	"\x05Hello\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x03R\x04term\x12\x1e\n" +
 	"\n" +
 	"controller\x18\x02 \x01(\tR\n" +
 	"controller\x12\x18\n" +
-	"\acluster\x18\x03 \x01(\tR\acluster\"\b\n" +
+	"\acluster\x18\x03 \x01(\tR\acluster\x12\x1a\n" +
+	"\brestored\x18\x04 \x01(\bR\brestored\"\b\n" +
 	"\x06Synced\"2\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
@@ -2900,14 +2925,15 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"no_network\x18\x15 \x01(\bR\tnoNetwork\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\x9c\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01J\x04\b\x05\x10\x06J\x04\b\b\x10\t\"\xb6\x01\n" +
 	"\x04Hold\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x03R\x04term\x12\x18\n" +
 	"\acluster\x18\x04 \x01(\tR\acluster\x12\x1c\n" +
 	"\tinstances\x18\x05 \x01(\x05R\tinstances\x12 \n" +
-	"\vcertificate\x18\x06 \x01(\tR\vcertificate\"\"\n" +
+	"\vcertificate\x18\x06 \x01(\tR\vcertificate\x12\x18\n" +
+	"\aunknown\x18\a \x03(\tR\aunknown\"\"\n" +
 	"\x0eExplainRequest\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\"y\n" +
 	"\vExplanation\x12\x1b\n" +
@@ -2987,10 +3013,11 @@ const file_rik_scheduler_v1_scheduler_proto_rawDesc = "" +
 	"\amessage\"\\\n" +
 	"\bAdmitted\x12)\n" +
 	"\x10heartbeat_millis\x18\x01 \x01(\x03R\x0fheartbeatMillis\x12%\n" +
-	"\x0etimeout_millis\x18\x02 \x01(\x03R\rtimeoutMillis\"R\n" +
+	"\x0etimeout_millis\x18\x02 \x01(\x03R\rtimeoutMillis\"u\n" +
 	"\aAllowed\x123\n" +
 	"\tinstances\x18\x01 \x03(\v2\x15.rik.scheduler.v1.RunR\tinstances\x12\x12\n" +
-	"\x04gone\x18\x02 \x03(\tR\x04gone\"\x1b\n" +
+	"\x04gone\x18\x02 \x03(\tR\x04gone\x12!\n" +
+	"\fkeep_unknown\x18\x03 \x01(\bR\vkeepUnknown\"\x1b\n" +
 	"\tConfirmed\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"\v\n" +
 	"\tDismissed\"\x97\x01\n" +

@@ -45,6 +45,10 @@ const (
 	// MaxHoldWord is the length of the ID and the cluster of a hold, in bytes. IDs and UIDs are
 	// shorter.
 	MaxHoldWord = 64
+	// MaxUnknown is the number of names in a hold. MaxUnknownName is the length of each in bytes: a
+	// namespace of 63, a slash and a name of 253.
+	MaxUnknown     = 64
+	MaxUnknownName = 317
 	// MaxTaints is the size of the taints that a node requests, in bytes of JSON.
 	MaxTaints = 64 << 10
 )
@@ -146,7 +150,9 @@ func Heartbeat(h *schedulerv1.Heartbeat) {
 // Hold reports whether a node's hold is valid.
 func Hold(h *schedulerv1.Hold) bool {
 	reasons := []string{rikv1alpha1.ConfirmUnknownInstances, rikv1alpha1.ConfirmOtherCluster, rikv1alpha1.ConfirmLowerTerm}
-	return h.GetId() != "" && len(h.GetId()) <= MaxHoldWord && len(h.GetCluster()) <= MaxHoldWord &&
+	long := func(name string) bool { return len(name) > MaxUnknownName }
+	return len(h.GetUnknown()) <= MaxUnknown && !slices.ContainsFunc(h.GetUnknown(), long) &&
+		h.GetId() != "" && len(h.GetId()) <= MaxHoldWord && len(h.GetCluster()) <= MaxHoldWord &&
 		h.GetTerm() >= 0 && h.GetInstances() >= 0 && slices.Contains(reasons, h.GetReason())
 }
 

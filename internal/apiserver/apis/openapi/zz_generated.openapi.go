@@ -2087,6 +2087,26 @@ func schema_rik_api_rik_v1alpha1_NodeConfirmation(ref common.ReferenceCallback) 
 							Format:      "",
 						},
 					},
+					"unknown": {
+						VendorExtensible: spec.VendorExtensible{
+							Extensions: spec.Extensions{
+								"x-kubernetes-list-type": "atomic",
+							},
+						},
+						SchemaProps: spec.SchemaProps{
+							Description: "unknown names instances that the node stops after the confirmation, at most 64 of them: the namespace and the name, or the UID if the node does not know the name.",
+							Type:        []string{"array"},
+							Items: &spec.SchemaOrArray{
+								Schema: &spec.Schema{
+									SchemaProps: spec.SchemaProps{
+										Default: "",
+										Type:    []string{"string"},
+										Format:  "",
+									},
+								},
+							},
+						},
+					},
 				},
 				Required: []string{"id", "reason"},
 			},

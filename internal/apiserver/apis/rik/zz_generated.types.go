@@ -302,6 +302,8 @@ type NodeConfirmation struct {
 	Cluster string
 
 	Certificate string
+
+	Unknown []string
 }
 
 // NodeInfo holds the system facts of a node.

@@ -1555,6 +1555,7 @@ func autoConvert_v1alpha1_NodeConfirmation_To_rik_NodeConfirmation(in *rikv1alph
 	out.ControllerTerm = in.ControllerTerm
 	out.Cluster = in.Cluster
 	out.Certificate = in.Certificate
+	out.Unknown = *(*[]string)(unsafe.Pointer(&in.Unknown))
 	return nil
 }
 
@@ -1571,6 +1572,7 @@ func autoConvert_rik_NodeConfirmation_To_v1alpha1_NodeConfirmation(in *rik.NodeC
 	out.ControllerTerm = in.ControllerTerm
 	out.Cluster = in.Cluster
 	out.Certificate = in.Certificate
+	out.Unknown = *(*[]string)(unsafe.Pointer(&in.Unknown))
 	return nil
 }
 
