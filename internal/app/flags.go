@@ -45,6 +45,7 @@ type flags struct {
 	scheduler      SchedulerSettings
 	node           node.Options
 	restore        recovery.Flags
+	backups        recovery.ScheduleFlags
 	// port is the flag for the API's port; nil for a program without one.
 	port *pflag.Flag
 }
@@ -102,6 +103,7 @@ func (f *flags) plane(s *pflag.FlagSet) {
 	s.BoolVar(&f.control.NewCluster, "new-cluster", false, "begin a new cluster, even if the data directory or the datastore belongs to another cluster; use it for one start only")
 	s.BoolVar(&f.control.AcceptKeys, "accept-keys", false, "accept the keys in the data directory, even if the cluster was used with other keys; use it for one start only")
 	f.restore.Add(s)
+	f.backups.Add(s)
 	s.BoolVar(&f.control.LeaderElection, "leader-elect", false, "wait until no other controller of the same datastore is active; always set with a datastore outside of the data directory")
 	s.DurationVar(&f.control.ReplaceAfter, "replace-after", time.Minute, "time after --node-timeout without reports of a node, after which its instances are replaced; a workload can override it")
 	s.StringVar(&f.control.Network.ClusterCIDR, "cluster-cidr", network.DefaultClusterCIDR, "address range of instances (IPv4)")
@@ -143,6 +145,7 @@ func (f *flags) controlPlane() ControlPlane {
 	if f.insecureLegacy {
 		c.InsecureLegacyAddress = f.legacyAPI
 	}
+	c.Backups, _ = f.backups.Plan() // validated before
 	return c
 }
 
@@ -180,6 +183,9 @@ func (f *flags) validatePlane() []error {
 		}
 	}
 	if err := f.restore.Validate(); err != nil {
+		problems = append(problems, err)
+	}
+	if _, err := f.backups.Plan(); err != nil {
 		problems = append(problems, err)
 	}
 	if _, err := f.control.Network.Parse(); err != nil {

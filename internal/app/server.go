@@ -22,6 +22,7 @@ import (
 	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/apiserver/registry/inprocess"
 	"rik.dev/rik/internal/apiserver/registry/instance"
+	"rik.dev/rik/internal/app/recovery"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
@@ -66,6 +67,8 @@ type ControlPlane struct {
 	// TokenFile gets the join token that the first start creates. The default is
 	// apiserver.NodeTokenFile in DataDir.
 	TokenFile string
+	// Backups is the schedule of backups, or nil.
+	Backups *recovery.Plan
 	// Steps gets the steps of the start.
 	Steps *steps
 	// Connections counts the connections of the process.
@@ -241,6 +244,9 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 	group.Go(func() error { return p.nodes.Run(ctx) })
 	group.Go(func() error { return p.tokens.Run(ctx, p.log.With("component", "jointoken")) })
 	group.Go(func() error { return p.serveNodes(ctx) })
+	if p.settings.Backups != nil {
+		group.Go(func() error { return p.runBackups(ctx) })
+	}
 	group.Go(func() error {
 		if err := p.tokens.EnsureFile(ctx, p.settings.tokenFile()); err != nil && ctx.Err() == nil {
 			return err
