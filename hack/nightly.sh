@@ -10,6 +10,7 @@
 #                    into bin and not installed
 #   leaks            creates and deletes thousands of instances, of which nothing may remain
 #                    (root)
+#   backups          20 backups under load, each restored and compared
 #   leader           stops the active one of two controllers, again and again
 #   damage           flips bits in, truncates and deletes every file of a server, one at a time
 #   drills           500 kills, and fenced roots whose clusters are cut off (root)
@@ -26,7 +27,7 @@
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
 # The output also lists the parts that this machine could not run. They do not fail the run.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|leader|damage|drills|benchmarks|bare|installs|foreign|reproducible|compose]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|backups|leader|damage|drills|benchmarks|bare|installs|foreign|reproducible|compose]...;
 # all parts without an argument.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
 # runs. RIK_DRILL_SEED repeats the choices of a drill.
@@ -102,6 +103,11 @@ leaks() {
 }
 
 # Stops the active one of two controllers for longer than its lease, again and again.
+backups() {
+  try env RIK_BACKUPS="${RIK_BACKUPS:-20}" \
+    go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run '^TestBackupsUnderLoad$' ./internal/apiserver
+}
+
 leader() {
   try env RIK_DRILL_ROUNDS="${RIK_DRILL_ROUNDS:-50}" \
     go test -tags "$RIK_TAGS" -count=1 -timeout 3h -v -run '^TestAStoppedControllerWritesNothingMore$' ./internal/controller
@@ -184,7 +190,7 @@ compose() {
   try hack/images-equal.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks leader damage drills benchmarks bare installs foreign reproducible compose)
+all=(tests vulnerabilities soundness laws fuzz databases leaks backups leader damage drills benchmarks bare installs foreign reproducible compose)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }

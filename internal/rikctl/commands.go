@@ -34,6 +34,7 @@ import (
 	"rik.dev/rik/internal/rikctl/ownership"
 	"rik.dev/rik/internal/rikctl/portforward"
 	"rik.dev/rik/internal/rikctl/proxy"
+	"rik.dev/rik/internal/rikctl/restore"
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/scale"
 	"rik.dev/rik/internal/rikctl/split"
@@ -79,7 +80,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
 	add(groupOperate, node.NewCordonCommand(t.Factory), node.NewUncordonCommand(t.Factory), node.NewDrainCommand(t.Factory), node.NewTaintCommand(t.Factory), node.NewCommand(t.Factory), image.NewCommand(t.Factory), token.NewCommand(t.Factory))
-	add(groupOperate, cluster.NewCommand(t.Factory), backup.NewCommand(t.Factory))
+	add(groupOperate, cluster.NewCommand(t.Factory), backup.NewCommand(t.Factory), restore.NewCommand(t.Factory))
 	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), debug.NewCommand(t.Factory), proxy.NewCommand(t.Factory), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))
 	root.AddCommand(topics()...)

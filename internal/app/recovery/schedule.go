@@ -49,7 +49,7 @@ func (f *ScheduleFlags) Add(s *pflag.FlagSet) {
 	s.StringVar(&f.when, "backup-schedule", "", `create backups at these times, in the server's time zone: a cron expression such as "30 3 * * *", @daily, or @every 6h`)
 	s.StringVar(&f.to, "backup-to", "", "directory or s3://bucket/prefix of the scheduled backups; the variables AWS_* describe the store")
 	s.StringArrayVar(&f.recipients, "backup-recipient", nil, "public key that can decrypt the scheduled backups: age1... of age-keygen, ssh-ed25519 or ssh-rsa; may be repeated")
-	s.BoolVar(&f.unencrypted, "backup-unencrypted", false, "do not encrypt the scheduled backups; whoever has one has all keys of the cluster")
+	s.BoolVar(&f.unencrypted, "backup-unencrypted", false, "do not encrypt the scheduled backups; each contains all keys of the cluster")
 	s.IntVar(&f.keep, "backup-keep", defaultKeep, "number of scheduled backups to keep; older ones are removed after a newer one was verified")
 }
 

@@ -26,7 +26,7 @@ type Recipients struct {
 func (r *Recipients) Add(s *pflag.FlagSet) {
 	s.StringArrayVar(&r.keys, "recipient", nil, "public key that can decrypt the backup: age1... of age-keygen, ssh-ed25519 or ssh-rsa; may be repeated")
 	s.StringVar(&r.passphrase, "passphrase-file", "", "file whose first line is the passphrase that decrypts the backup ["+PassphraseEnv+"]")
-	s.BoolVar(&r.unencrypted, "unencrypted", false, "do not encrypt the backup; whoever has it has all keys of the cluster")
+	s.BoolVar(&r.unencrypted, "unencrypted", false, "do not encrypt the backup; it contains all keys of the cluster")
 }
 
 // Get returns who can decrypt the backup. A passphrase in the environment counts only without

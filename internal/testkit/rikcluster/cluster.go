@@ -146,7 +146,14 @@ func (c *Cluster) components() []string {
 // StartComponent starts one process of the cluster: server, scheduler, controller or riklet.
 func (c *Cluster) StartComponent(name string) *Process {
 	c.tb.Helper()
+	return c.StartComponentWith(name)
+}
+
+// StartComponentWith starts one process of the cluster with further arguments.
+func (c *Cluster) StartComponentWith(name string, more ...string) *Process {
+	c.tb.Helper()
 	program, args := c.command(name)
+	args = append(args, more...)
 	program, args = c.options.Place.inside(filepath.Join(c.Bin, program), args...)
 	p := startProcess(c.tb, name, filepath.Join(c.Dir, name+".log"), program, args...)
 	c.processes[name] = p
@@ -237,6 +244,12 @@ func (c *Cluster) mustLive() {
 			c.tb.Fatalf("%s ended while starting: %v\n%s", p.Name, err, p.Tail())
 		}
 	}
+}
+
+// AwaitReady waits until the API, and a node of the server, are ready.
+func (c *Cluster) AwaitReady() {
+	c.tb.Helper()
+	c.waitReady()
 }
 
 func (c *Cluster) waitReady() {
