@@ -184,7 +184,7 @@ func (r *reader) header(content []byte) error {
 	if err := json.Unmarshal(content, &r.found.Header); err != nil {
 		return fmt.Errorf("%w: its header is not JSON", ErrNotBackup)
 	}
-	if err := r.found.Header.validate(); err != nil {
+	if err := r.found.validate(); err != nil {
 		return err
 	}
 	r.begun = true

@@ -43,7 +43,7 @@ func TestSeal(t *testing.T) {
 				t.Fatalf("Seal() = %v, want %v", err, tc.want)
 			}
 			if tc.want != nil {
-				if tc.want != broken && tc.want != ErrUnprotected && got == nil {
+				if !errors.Is(tc.want, broken) && !errors.Is(tc.want, ErrUnprotected) && got == nil {
 					t.Error("the store got no error")
 				}
 				return

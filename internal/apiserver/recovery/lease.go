@@ -25,9 +25,10 @@ const (
 	// TermMargin is how far above that of the backup a restored cluster's term begins. After the
 	// backup, nodes may have accepted more terms: one for each start of a controller.
 	TermMargin = 1_000_000
-	// RevisionMargin and RevisionsPerSecond are the same for revisions: the margin, and as many more
-	// as a datastore could have given out since the backup. No datastore of rik writes faster.
-	RevisionMargin     = 1_000_000_000
+	// RevisionMargin is the same for revisions.
+	RevisionMargin = 1_000_000_000
+	// RevisionsPerSecond is added to that for each second since the backup. No datastore of rik
+	// writes faster.
 	RevisionsPerSecond = 20_000
 )
 
@@ -95,8 +96,7 @@ func raisedLease(value []byte, m *backup.Manifest) ([]byte, error) {
 // dropped reports whether a key must not be restored, because it says that a process of the former
 // servers is alive, or what it was allowed to do.
 func dropped(key string) bool {
-	switch {
-	case key == "/registry/health", key == markerKey:
+	if key == "/registry/health" || key == markerKey {
 		return true
 	}
 	for _, prefix := range []string{

@@ -165,7 +165,7 @@ func (p *Plan) Run(ctx context.Context, s Server) error {
 			err = p.create(ctx, s, m)
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was told to end
 		}
 		if err == nil {
 			failed = time.Time{}
