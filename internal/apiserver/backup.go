@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"rik.dev/rik/internal/apiserver/clusterid"
+	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/recovery"
 	"rik.dev/rik/internal/backup"
 	"rik.dev/rik/internal/version"
@@ -109,14 +110,36 @@ func VerifyBackup(ctx context.Context, cfg Config, open recovery.Opener, keys ba
 	if err != nil {
 		return nil, fmt.Errorf("the backup has no usable keys: %w", err)
 	}
-	id, err := clusterid.Read(cfg.DataDir)
+	id, err := storedIdentity(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := clusterid.Check(cfg.DataDir, id.Identity, string(cfg.Profile), have, false); err != nil {
-		return nil, fmt.Errorf("the keys in the backup are not those of the cluster: %w", err)
+	if _, err := clusterid.Check(cfg.DataDir, id, string(cfg.Profile), have, false); err != nil {
+		return nil, fmt.Errorf("the keys in the backup are not those of its objects: %w", err)
 	}
 	return m, nil
+}
+
+// storedIdentity returns the identity in the datastore of a server that does not run.
+func storedIdentity(ctx context.Context, cfg Config) (id clusterid.Identity, err error) {
+	store, err := datastore.Open(ctx, cfg.datastore())
+	if err != nil {
+		return id, err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	client, err := store.Endpoint().Client(zap.NewNop())
+	if err != nil {
+		return id, err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	found, err := clusterid.Store{Client: client}.Load(ctx)
+	if err != nil {
+		return id, err
+	}
+	if found == nil {
+		return id, errors.New("the objects in the backup have no identity of a cluster")
+	}
+	return *found, nil
 }
 
 // refuseUnfinished refuses a datastore that contains a part of a backup.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +52,33 @@ func download(t *testing.T, s *apitest.Server) []byte {
 	return file
 }
 
+// replace returns a backup with another content of a file.
+func replace(t *testing.T, file []byte, name string, change func([]byte) []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	var w *backup.Writer
+	_, err := backup.Read(t.Context(), bytes.NewReader(file), backup.Identities{}, nil, backup.Visitor{
+		Header: func(h backup.Header) (err error) {
+			w, err = backup.NewWriter(&out, backup.Recipients{Unencrypted: true}, h)
+			return err
+		},
+		File: func(found string, content []byte) error {
+			if found == name {
+				content = change(content)
+			}
+			return w.AddFile(found, content)
+		},
+		Entry: func(e backup.Entry) error { return w.AddEntry(e) },
+	})
+	if err == nil {
+		_, err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
 // TestABackupMakesAServer: a backup of a server on etcd makes a server on SQLite, in an empty
 // directory. Secrets can be read, and tokens and certificates that the former server issued are
 // valid. Clients that remember revisions must list again.
@@ -79,6 +107,13 @@ func TestABackupMakesAServer(t *testing.T) {
 	scratch := apiserver.Config{DataDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler), AuditLog: apiserver.AuditOff}
 	if m, err := apiserver.VerifyBackup(t.Context(), scratch, opener(file), backup.Identities{}); err != nil || m.Resources["secrets"] == 0 {
 		t.Errorf("VerifyBackup() = %+v, %v", m, err)
+	}
+	scratch.DataDir = t.TempDir()
+	other := replace(t, file, "encryption.yaml", func(content []byte) []byte {
+		return regexp.MustCompile("secret: .*").ReplaceAll(content, []byte("secret: QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="))
+	})
+	if _, err := apiserver.VerifyBackup(t.Context(), scratch, opener(other), backup.Identities{}); !errors.Is(err, clusterid.ErrKeys) {
+		t.Errorf("VerifyBackup() with another encryption key = %v, want ErrKeys", err)
 	}
 
 	cfg := apiserver.Config{DataDir: t.TempDir(), DatastoreEndpoint: "sqlite://", Logger: slog.New(slog.DiscardHandler)}
