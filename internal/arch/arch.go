@@ -163,7 +163,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/multicluster/syncer/renewal", May: []string{"api"}, MustNot: heavy},
 	{Under: "internal/multicluster", May: append([]string{"config"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	// The root of the command line composes the commands. Its tests play the splitter's controller.
-	{Under: "internal/rikctl", Except: splitterControllers, May: append([]string{"internal/multicluster/splitter"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
+	{Under: "internal/rikctl", Except: splitterControllers, May: append([]string{"internal/backup", "internal/multicluster/splitter"}, shared...), MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/app", May: append([]string{"internal", "config"}, shared...)},
 	{Under: "cmd/rik-shim", May: []string{"internal/riklet/shim", "internal/riklet/guest"}, MustNot: append(slices.Clone(pulls), heavy...)},
 	{Under: "cmd/rik-init", May: []string{"internal/riklet/guest"}, MustNot: append([]string{"k8s.io"}, append(slices.Clone(pulls), heavy...)...)},
