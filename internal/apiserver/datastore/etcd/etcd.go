@@ -43,8 +43,10 @@ type Config struct {
 	// SocketDir must exist, must be private to this user, and must have a short path.
 	SocketDir string
 	// Quota is the maximum size of the database in bytes. Zero means DefaultQuota.
-	Quota  int64
-	Logger *slog.Logger
+	Quota int64
+	// Several allows other servers to join. If it is nil, the server stays alone.
+	Several *Several
+	Logger  *slog.Logger
 	// ServeDamaged starts although stored objects do not match their checksums. It is for their
 	// repair.
 	ServeDamaged bool
@@ -58,45 +60,103 @@ type Server struct {
 	space    *space
 	cancel   context.CancelFunc // of the goroutine that watches the space
 	running  sync.WaitGroup
+
+	cluster *cluster   // nil if no server can join
+	opening sync.Mutex // serializes OpenToOthers
+	failed  chan error // has room for the result of watch
+	ended   chan struct{}
 }
 
-// Start starts the server. It returns when the server has a leader (itself) and answers.
+// Start starts the server. It returns when the server has a leader and answers. A server that joins
+// others waits until they have added it, and until it has copied their data.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	closing, end := &atomic.Bool{}, newStartFailure()
-	ec := embedConfig(cfg, closing, end)
+	s := &Server{closing: &atomic.Bool{}, failed: make(chan error, 1), ended: make(chan struct{})}
+	if cfg.Several != nil {
+		var err error
+		if s.cluster, err = openCluster(ctx, cfg.Dir, *cfg.Several, cfg.Logger); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.start(ctx, cfg); err != nil {
+		if s.cluster != nil {
+			err = errors.Join(err, s.cluster.close())
+		}
+		return nil, err
+	}
+	s.running.Go(s.watch)
+	return s, nil
+}
+
+func (s *Server) start(ctx context.Context, cfg Config) error {
+	end := newStartFailure()
+	ec := embedConfig(cfg, s.closing, end)
+	if s.cluster != nil {
+		if err := s.cluster.configure(ctx, ec); err != nil {
+			return err
+		}
+	}
 	if err := ec.Validate(); err != nil {
-		return nil, fmt.Errorf("checking the embedded etcd's configuration: %w", err)
+		return fmt.Errorf("checking the embedded etcd's configuration: %w", err)
 	}
 	if _, err := check(ec.Dir); err != nil && !(cfg.ServeDamaged && errors.Is(err, errObjects)) {
-		return nil, explain(ec.Dir, err)
+		return explain(ec.Dir, err)
 	}
 	e, err := start(ec, end)
 	if err != nil {
-		return nil, explain(ec.Dir, err)
+		return explain(ec.Dir, err)
 	}
+	s.etcd, s.endpoint = e, ec.ListenClientUrls[0].String()
+	if s.cluster != nil && s.cluster.port != nil {
+		if err := s.cluster.serve(s); err != nil {
+			e.Close()
+			return err
+		}
+	}
+	if err := s.await(ctx, end); err != nil {
+		return s.removedOr(ctx, err)
+	}
+	if err := s.begin(ctx, cfg); err != nil {
+		e.Close()
+		return err
+	}
+	return nil
+}
+
+// await waits until the server answers.
+func (s *Server) await(ctx context.Context, end *startFailure) error {
+	e := s.etcd
 	select {
 	case <-e.Server.ReadyNotify():
 		if !end.running() {
-			return nil, explain(ec.Dir, <-end.reported)
+			return explain(e.Config().Dir, <-end.reported)
 		}
-		s := &Server{etcd: e, endpoint: ec.ListenClientUrls[0].String(), closing: closing}
-		if err := s.keepSpace(ctx, cfg); err != nil {
-			e.Close()
-			return nil, err
-		}
-		return s, nil
+		return nil
 	case err := <-end.reported:
-		return nil, explain(ec.Dir, err) // Close would wait for goroutines that have ended
+		return explain(e.Config().Dir, err) // Close would wait for goroutines that have ended
 	case err := <-e.Err():
 		e.Close()
-		return nil, fmt.Errorf("waiting for the embedded etcd: %w", err)
+		return fmt.Errorf("waiting for the embedded etcd: %w", err)
 	case <-e.Server.StopNotify():
 		e.Close()
-		return nil, errors.New("embedded etcd stopped while it started")
+		return errors.New("embedded etcd stopped while it started")
 	case <-ctx.Done():
 		e.Close()
-		return nil, fmt.Errorf("waiting for the embedded etcd: %w", context.Cause(ctx))
+		return fmt.Errorf("waiting for the embedded etcd: %w", context.Cause(ctx))
 	}
+}
+
+// begin completes the start of a server that answers.
+func (s *Server) begin(ctx context.Context, cfg Config) error {
+	if s.cluster == nil || s.cluster.port == nil {
+		return s.keepSpace(ctx, cfg)
+	}
+	if err := s.awaitPromoted(ctx); err != nil {
+		return err
+	}
+	if err := s.keepSpace(ctx, cfg); err != nil {
+		return err
+	}
+	return s.announce(ctx)
 }
 
 // keepSpace checks the size of the database once, which may allow writes again that were
@@ -181,15 +241,19 @@ func embedConfig(cfg Config, closing *atomic.Bool, end *startFailure) *embed.Con
 // Endpoint returns the URL for an etcd client.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Err delivers the error if the server ends by itself. Close closes it.
-func (s *Server) Err() <-chan error { return s.etcd.Err() }
+// Err delivers the error if the server ends by itself.
+func (s *Server) Err() <-chan error { return s.failed }
 
 // Close stops the server after all acknowledged writes are on disk.
 func (s *Server) Close() error {
+	s.closing.Store(true)
 	s.cancel()
+	close(s.ended)
 	s.running.Wait()
 	err := s.space.client.Close()
-	s.closing.Store(true)
 	s.etcd.Close()
+	if s.cluster != nil {
+		err = errors.Join(err, s.cluster.close())
+	}
 	return err
 }
