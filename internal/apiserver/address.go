@@ -88,6 +88,9 @@ func advertised(cfg Config) (net.IP, error) {
 	return net.IPv4(127, 0, 0, 1), nil
 }
 
+// Advertised returns the address that is announced to other machines.
+func (c Config) Advertised() (net.IP, error) { return advertised(c) }
+
 func unique(list []string) []string {
 	seen := map[string]bool{}
 	var out []string

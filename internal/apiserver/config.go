@@ -13,6 +13,7 @@ import (
 
 	rikvalidation "rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/apiserver/listener"
 	"rik.dev/rik/internal/apiserver/registry/crd"
 	"rik.dev/rik/internal/apiserver/registry/instance"
@@ -62,6 +63,9 @@ type Config struct {
 	// DatastoreQuota is the maximum size of the embedded etcd's database in bytes. Zero means 8
 	// GiB.
 	DatastoreQuota int64
+	// Several allows other servers to join the embedded etcd, or makes this server join others. If it
+	// is nil, the server stays alone.
+	Several *etcd.Several
 
 	// InsecureLegacyAddress is a loopback IP and port. It serves the routes marked Legacy over
 	// plain HTTP, and treats every client as an administrator. It is for clients published before
@@ -176,6 +180,6 @@ func (c Config) datastore() datastore.Config {
 	return datastore.Config{
 		Endpoint: c.DatastoreEndpoint,
 		CAFile:   c.DatastoreCAFile, CertFile: c.DatastoreCertFile, KeyFile: c.DatastoreKeyFile,
-		Dir: dir, Quota: c.DatastoreQuota, Logger: c.Logger,
+		Dir: dir, Quota: c.DatastoreQuota, Several: c.Several, Logger: c.Logger,
 	}
 }

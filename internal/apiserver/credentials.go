@@ -42,6 +42,14 @@ const (
 	RIKConfigFile = "config.yaml"
 )
 
+// Shared are the files that all servers of a cluster have in common, relative to the data
+// directory. They are the cluster's keys.
+func Shared() []string {
+	return []string{
+		pkiDir + "/" + pki.CertificateFile, pkiDir + "/" + pki.KeyFile, serviceAccountKeyFile, encryptionFile, profileFile, clusterid.FileName,
+	}
+}
+
 // leafValidity is short, so that a stolen file does not stay useful. It is long enough that a
 // server that was off for some weeks still has a valid certificate.
 const leafValidity = 90 * 24 * time.Hour

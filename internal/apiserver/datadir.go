@@ -43,10 +43,13 @@ func lockDataDir(dir string) (func() error, error) {
 	return lock.Release, nil
 }
 
+// profileFile has the profile of the first start.
+const profileFile = "profile"
+
 // fixProfile records the profile at the first start, and refuses another profile at later ones.
 // The two profiles serve different types with the same keys.
 func fixProfile(dir string, profile Profile) error {
-	path := filepath.Join(dir, "profile")
+	path := filepath.Join(dir, profileFile)
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return atomicfile.Write(path, []byte(profile+"\n"))

@@ -23,6 +23,7 @@ import (
 	"rik.dev/rik/internal/apiserver/audit"
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/apiserver/kubecontrollers"
 	"rik.dev/rik/internal/apiserver/legacyhttp"
 	"rik.dev/rik/internal/apiserver/listener"
@@ -40,6 +41,8 @@ const (
 	readyLogged = 15 * time.Second
 	// openTimeout bounds the opening of the datastore. A large etcd first replays its log.
 	openTimeout = 2 * time.Minute
+	// joinTimeout bounds the opening of a datastore that is copied from other servers.
+	joinTimeout = 2 * time.Hour
 )
 
 // Server is an API server built by New.
@@ -148,7 +151,11 @@ func (s *Server) openLeaves(ctx context.Context) error {
 
 func (s *Server) openDatastore(ctx context.Context) error {
 	s.cfg.Step("the datastore")
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, errors.New("datastore did not answer in time"))
+	timeout := openTimeout
+	if s.cfg.Several != nil && len(s.cfg.Several.Join) > 0 {
+		timeout = joinTimeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errors.New("datastore did not answer in time"))
 	defer cancel()
 	store, err := datastore.Open(ctx, s.cfg.datastore())
 	if err != nil {
@@ -385,6 +392,9 @@ func (s *Server) Audit() *audit.Log { return s.chain.log }
 
 // Authority returns the cluster's certificate authority.
 func (s *Server) Authority() *pki.Authority { return s.creds.authority }
+
+// Embedded returns the embedded etcd. It is nil with another datastore.
+func (s *Server) Embedded() *etcd.Server { return s.store.Embedded() }
 
 // DataDir returns the directory of the server's files.
 func (s *Server) DataDir() string { return s.cfg.DataDir }

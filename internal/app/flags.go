@@ -41,6 +41,7 @@ type flags struct {
 	insecureLegacy bool
 	legacyAPI      string
 	schedulerURL   string
+	join           joinOptions
 	control        ControlPlane
 	scheduler      SchedulerSettings
 	node           node.Options
@@ -72,6 +73,7 @@ func (f *flags) server(s *pflag.FlagSet) {
 	f.common(s)
 	f.listening(s)
 	f.plane(s)
+	f.several(s)
 	f.schedulerPorts(s)
 	f.nodeTimeout(s)
 	f.legacy(s)

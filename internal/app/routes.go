@@ -5,14 +5,16 @@ import (
 	"rik.dev/rik/internal/apiserver/restv0"
 	"rik.dev/rik/internal/controller"
 	"rik.dev/rik/internal/controller/jointoken"
+	"rik.dev/rik/internal/controller/servers"
 	wire "rik.dev/rik/internal/rpc/jointoken"
+	wireservers "rik.dev/rik/internal/rpc/servers"
 	"rik.dev/rik/internal/rpc/usage"
 )
 
 // routes are the paths of the control plane next to the API: the published API, explanations,
-// metrics and join tokens. Explanations and metrics require permission to read the objects that
+// metrics, join tokens and servers. Explanations and metrics require permission to read the objects that
 // they describe.
-type routes struct{ why, metrics, tokens apiserver.LateHandler }
+type routes struct{ why, metrics, tokens, servers apiserver.LateHandler }
 
 func (r *routes) list(s *apiserver.Server) ([]apiserver.Route, error) {
 	published, err := restv0.Routes(s)
@@ -23,5 +25,6 @@ func (r *routes) list(s *apiserver.Server) ([]apiserver.Route, error) {
 		{Path: controller.WhyPath, Handler: apiserver.Authorized(s.Authorizer(), controller.WhyPermission, &r.why)},
 		{Path: usage.Path, Handler: apiserver.Authorized(s.Authorizer(), controller.MetricsPermission, &r.metrics)},
 		{Path: wire.Path, Handler: apiserver.Authorized(s.Authorizer(), jointoken.Permission, &r.tokens)},
+		{Path: wireservers.Path, Handler: apiserver.Authorized(s.Authorizer(), servers.Permission, &r.servers)},
 	}...), nil
 }

@@ -21,7 +21,7 @@ import (
 
 // runServer runs a whole cluster in this process.
 func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
-	if err := f.validate(f.validatePlane, f.validateScheduler, f.validateTogether); err != nil {
+	if err := f.validate(f.validatePlane, f.validateScheduler, f.validateTogether, f.validateSeveral); err != nil {
 		return err
 	}
 	if !f.noAgent {
@@ -31,6 +31,9 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 		}
 	}
 	if err := f.restore.Run(ctx, f.controlPlane().server(log)); err != nil {
+		return err
+	}
+	if err := f.joinCluster(ctx, log); err != nil {
 		return err
 	}
 	ca, err := authority.Open(f.control.DataDir, f.control.AcceptKeys)

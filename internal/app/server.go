@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"k8s.io/component-base/metrics/legacyregistry"
 
+	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/apis/rik/validation"
 	"rik.dev/rik/internal/apiserver/audit"
@@ -27,6 +28,7 @@ import (
 	"rik.dev/rik/internal/controller/jointoken"
 	"rik.dev/rik/internal/controller/network"
 	"rik.dev/rik/internal/controller/nodeapi"
+	"rik.dev/rik/internal/controller/servers"
 	"rik.dev/rik/internal/heap"
 	"rik.dev/rik/internal/pki"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -69,6 +71,15 @@ type ControlPlane struct {
 	TokenFile string
 	// Backups is the schedule of backups, or nil.
 	Backups *recovery.Plan
+	// ServerName is the name of this server among several. It is empty for a program that is never
+	// one of several with an embedded etcd.
+	ServerName string
+	// PeerAddress is the address for other servers, with an optional port.
+	PeerAddress string
+	// Peers are the peer URLs of the servers that this one joins now.
+	Peers []string
+	// Shared are the settings that all servers have in common, by flag.
+	Shared map[string]string
 	// Steps gets the steps of the start.
 	Steps *steps
 	// Connections counts the connections of the process.
@@ -89,6 +100,10 @@ type plane struct {
 	controller *controller.Controller
 	nodes      *nodeapi.Server
 	tokens     *jointoken.Tokens
+	roster     *servers.Roster
+	identity   string
+	// components is the certificate with which this server probes others.
+	components *pki.Leaf
 	// local is the in-process listener of the node service.
 	local pipe
 
@@ -106,12 +121,17 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 	}
 	p := &plane{settings: settings, log: log, authority: authority, local: newPipe()}
 	cfg := settings.server(log)
+	if settings.ServerName != "" {
+		if cfg.Several, err = p.severalSettings(); err != nil {
+			return nil, err
+		}
+	}
 	cfg.Authority, cfg.Sessions, cfg.NodePorts, cfg.Routes = authority, &p.late, nodePorts, p.routes.list
 	p.api, err = apiserver.New(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.makeController(scheduler); err != nil {
+	if err := p.makeController(ctx, scheduler); err != nil {
 		return nil, errors.Join(err, p.release(ctx))
 	}
 	return p, nil
@@ -142,7 +162,7 @@ func (c ControlPlane) server(log *slog.Logger) apiserver.Config {
 
 // nodePorts returns the ports of nodes that workloads may use.
 func (c ControlPlane) nodePorts() (validation.NodePorts, error) {
-	own := validation.OwnPorts(validation.ServerPorts{API: c.Port, Nodes: c.NodePort, Workers: c.WorkerPort})
+	own := validation.OwnPorts(validation.ServerPorts{API: c.Port, Nodes: c.NodePort, Workers: c.WorkerPort, Peers: rikv1alpha1.PortPeers})
 	ports, err := validation.ParseNodePorts(cmp.Or(c.NodePorts, validation.DefaultNodePorts), own)
 	if err != nil {
 		return ports, fmt.Errorf("--service-node-port-range: %w", err)
@@ -157,11 +177,13 @@ func (p *plane) release(ctx context.Context) error {
 	return p.api.Run(ended)
 }
 
-func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn, error)) error {
+func (p *plane) makeController(ctx context.Context, scheduler func(context.Context) (*grpc.ClientConn, error)) error {
 	identity, err := controller.ProcessIdentity()
 	if err != nil {
 		return err
 	}
+	p.identity = identity
+	embedded := p.api.Embedded()
 	p.controller, err = controller.New(controller.Config{
 		RestConfig:      p.api.LoopbackConfig(),
 		Instances:       inprocess.NewInstances(p.api.Stores().Instances),
@@ -169,6 +191,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Identity:        identity,
 		LeaderElection:  p.settings.LeaderElection,
 		SharedDatastore: datastore.Config{Endpoint: p.settings.DatastoreEndpoint}.Shared(),
+		Several:         embedded != nil && embedded.IsSeveral(),
 		ReplaceAfter:    p.settings.ReplaceAfter,
 		NodeTimeout:     p.settings.NodeTimeout,
 		Network:         p.settings.Network,
@@ -179,6 +202,13 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		return err
 	}
 	p.tokens = jointoken.New(p.controller.Client(), p.authority, time.Now)
+	p.roster = servers.New(servers.Config{
+		Client: p.controller.Client(), Informers: p.controller.Cache(), Holder: p.controller.Holder, Now: time.Now,
+		Logger: p.log.With("component", "servers"),
+	})
+	if err := p.routeServers(ctx); err != nil {
+		return err
+	}
 	p.nodes, err = nodeapi.New(nodeapi.Config{
 		Client:       p.controller.Client(),
 		Reader:       p.controller.Cache(),
@@ -189,6 +219,7 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 		Measurements: p.controller.Measurements(),
 		Network:      p.controller.Network(),
 		Fences:       p.controller,
+		Servers:      joining{p},
 		Validity:     p.settings.NodeValidity,
 		Audit:        auditOf(p.api.Audit()),
 		Version:      version.Version,
@@ -208,6 +239,18 @@ func (p *plane) makeController(scheduler func(context.Context) (*grpc.ClientConn
 	p.routes.why.Set(p.controller.WhyHandler())
 	p.routes.metrics.Set(p.controller.MetricsHandler())
 	p.routes.tokens.Set(p.tokens.Handler())
+	return nil
+}
+
+// routeServers serves the list of servers.
+func (p *plane) routeServers(ctx context.Context) error {
+	config, leaf, err := p.authority.ClientTLS(ctx, rikv1alpha1.UserController, "", p.log)
+	if err != nil {
+		return err
+	}
+	p.components = leaf
+	remover := servers.Remover{Roster: p.roster, Probe: p.probe(config), Membered: p.api.Embedded() != nil}
+	p.routes.servers.Set(remover.Handler())
 	return nil
 }
 
@@ -242,6 +285,8 @@ func (p *plane) runDependents(ctx context.Context, ready func(context.Context) e
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.controller.Run(ctx) })
 	group.Go(func() error { return p.nodes.Run(ctx) })
+	group.Go(func() error { return p.keepServers(ctx) })
+	group.Go(func() error { return p.components.Run(ctx) })
 	group.Go(func() error { return p.tokens.Run(ctx, p.log.With("component", "jointoken")) })
 	group.Go(func() error { return p.serveNodes(ctx) })
 	if p.settings.Backups != nil {
@@ -306,7 +351,7 @@ func serveGRPC(ctx context.Context, listener net.Listener, server *grpc.Server) 
 func auditOf(log *audit.Log) func(nodeapi.AuditEntry) {
 	return func(e nodeapi.AuditEntry) {
 		log.Record(audit.Entry{
-			Verb: e.Verb, Resource: "nodes", Name: e.Node, URI: e.Method, User: e.User, Groups: e.Groups,
+			Verb: e.Verb, Resource: cmp.Or(e.Resource, "nodes"), Name: e.Node, URI: e.Method, User: e.User, Groups: e.Groups,
 			Source: e.From, Code: e.Code, Message: e.Message, Annotations: e.Annotations,
 		})
 	}

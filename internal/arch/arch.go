@@ -78,7 +78,7 @@ var rikctlCommands = map[string][]string{
 	"apply": nil, "backup": {"internal/backup"}, "cluster": {"internal/multicluster/kubeconfig"}, "configcmd": nil, "create": nil, "debug": nil, "deletion": nil,
 	"describe": nil, "exec": nil, "get": nil, "image": nil, "lint": nil, "logs": nil,
 	"negotiate": {"internal/multicluster/schema", "internal/multicluster/negotiation/plan"},
-	"node":      {"internal/rikctl/drain"}, "portforward": {"internal/rikctl/forward"}, "proxy": nil, "restore": nil, "rollout": nil, "scale": nil,
+	"node":      {"internal/rikctl/drain"}, "portforward": {"internal/rikctl/forward"}, "proxy": nil, "restore": nil, "rollout": nil, "scale": nil, "server": nil,
 	"split": {"internal/multicluster/splitter"}, "suggest": nil, "token": nil, "top": nil, "versions": nil, "wait": nil, "why": nil,
 	// drain and forward do the work of a command, apart from its command line.
 	"drain": nil, "forward": nil,

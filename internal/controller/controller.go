@@ -14,7 +14,9 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +39,7 @@ import (
 	"rik.dev/rik/internal/controllerterm"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/reconcile/runtimelog"
+	"rik.dev/rik/internal/wakeup"
 )
 
 // Defaults of Config.
@@ -68,6 +71,8 @@ type Config struct {
 	// SharedDatastore means that another server may use the datastore at the same time. The
 	// controller then always waits for the Lease, even if the administrator forgot the flag.
 	SharedDatastore bool
+	// Several means that this is one of several servers with an embedded etcd. Elect sets it later.
+	Several bool
 	// ReplaceAfter is the time without a message from a node after which its instances are
 	// replaced. Zero means DefaultReplaceAfter.
 	ReplaceAfter time.Duration
@@ -95,7 +100,8 @@ func ProcessIdentity() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading the host name: %w", err)
 	}
-	return fmt.Sprintf("%s-%d", host, os.Getpid()), nil
+	// The Lease adds a suffix after an underscore.
+	return fmt.Sprintf("%s-%d", strings.ReplaceAll(host, "_", "-"), os.Getpid()), nil
 }
 
 // Validate reports every problem in a configuration.
@@ -136,6 +142,12 @@ type Controller struct {
 	network  *network.Publisher
 	settings network.Settings
 	now      func() time.Time
+	// several is set while this is one of several servers with an embedded etcd.
+	several atomic.Bool
+	// elected ends a term that was taken without an election.
+	elected wakeup.Signal
+	// holder is who holds the Lease, as this controller knows.
+	holder holder
 
 	ready     chan struct{}
 	readyOnce sync.Once
@@ -170,7 +182,9 @@ func New(c Config) (*Controller, error) {
 	out := &Controller{
 		config: c, ready: make(chan struct{}), now: time.Now, instances: index.NewInstances(),
 		measured: measurement.NewStore(), network: network.NewPublisher(), settings: settings, leads: &leadership{},
+		elected: wakeup.New(), holder: newHolder(),
 	}
+	out.several.Store(c.Several)
 	if err := out.connect(); err != nil {
 		return nil, err
 	}
@@ -278,6 +292,10 @@ func (c *Controller) compete(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // it was told to end
 		}
+		if errors.Is(err, errElects) {
+			c.config.Logger.Info("this controller takes part in an election now")
+			continue
+		}
 		c.config.Logger.Warn("this is not the active controller any more", "again", electionPause, "err", err)
 		pause.For(ctx, electionPause)
 	}
@@ -288,24 +306,73 @@ func (c *Controller) attempt(ctx context.Context) error {
 	if err := ensureNamespace(ctx, c.client, Namespace); err != nil {
 		return err
 	}
-	if c.config.elects() {
-		standby := func() {
-			c.config.Logger.Info("another controller is the active one")
+	if c.elects() {
+		standby := func(holder string) {
+			c.config.Logger.Info("another controller is the active one", "holder", holder)
+			c.holder.set(holder)
 			c.becomeReady()
 		}
-		return elect(ctx, c.clients, c.leads, c.config.Identity, standby, c.lead)
+		return elect(ctx, c.clients, c.leads, c.config.Identity, c.timing(), standby, c.lead)
 	}
+	return c.leadAlone(ctx)
+}
+
+// elects reports whether this controller takes part in an election.
+func (c *Controller) elects() bool { return c.config.elects() || c.several.Load() }
+
+func (c *Controller) timing() timing {
+	if c.several.Load() {
+		return timing{promptLease, promptRenew, promptRetry}
+	}
+	return timing{leaseDuration, renewDeadline, retryPeriod}
+}
+
+// leadAlone runs a term without an election, until Elect is called.
+func (c *Controller) leadAlone(ctx context.Context) error {
 	number, err := takeLease(ctx, c.client, c.config.Identity, c.now)
 	if err != nil {
 		return err
 	}
-	return c.lead(ctx, number)
+	leading, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		select {
+		case <-c.elected:
+			cancel(errElects)
+		case <-leading.Done():
+		}
+	})
+	err = c.lead(leading, number)
+	if cause := context.Cause(leading); !errors.Is(cause, errElects) {
+		cancel(nil)
+		return err
+	}
+	return errors.Join(errElects, releaseLease(ctx, c.client, c.config.Identity, c.now))
 }
+
+// errElects ends a term so that the next one is the result of an election.
+var errElects = errors.New("another server has joined, so the servers elect the active controller")
+
+// Elect makes this controller take part in an election from now on, because another server with the
+// same datastore joins. A term that was taken without one ends, and the next one begins at once.
+func (c *Controller) Elect() {
+	if !c.several.Swap(true) {
+		c.elected.Wake()
+	}
+}
+
+// Holder returns the identity of the active controller, as far as this one knows. changed is closed
+// when that changes.
+func (c *Controller) Holder() (identity string, changed <-chan struct{}) { return c.holder.get() }
 
 // lead runs the reconcilers of one term.
 func (c *Controller) lead(ctx context.Context, number int64) error {
-	c.leads.begin(number, c.config.LeaderElection)
+	c.leads.begin(number, c.elects())
 	defer c.leads.end()
+	c.holder.set(c.config.Identity)
+	defer c.holder.set("")
 	if err := c.establish(ctx); err != nil {
 		return err
 	}

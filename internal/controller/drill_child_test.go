@@ -57,7 +57,7 @@ func drillChild(ctx context.Context) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		err := elect(ctx, c.clients, c.leads, c.config.Identity, func() {}, func(ctx context.Context, number int64) error {
+		err := elect(ctx, c.clients, c.leads, c.config.Identity, c.timing(), func(string) {}, func(ctx context.Context, number int64) error {
 			c.leads.begin(number, true)
 			defer c.leads.end()
 			if err := c.establish(ctx); err != nil {

@@ -33,7 +33,17 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
+
+	// The values of several servers with an embedded etcd: after the loss of a server, another
+	// controller places instances within five seconds. A term that ends too early costs only a new
+	// stream to the scheduler. An external datastore may be slower, and so has the values above.
+	promptLease = 3 * time.Second
+	promptRenew = 2 * time.Second
+	promptRetry = 500 * time.Millisecond
 )
+
+// timing are the times of an election.
+type timing struct{ lease, renew, retry time.Duration }
 
 // lead runs a body while this controller is active. The term is higher than any earlier one,
 // including earlier terms of this process.
@@ -116,6 +126,24 @@ func takeLease(ctx context.Context, c client.Client, identity string, now func()
 	return term, nil
 }
 
+// releaseLease gives up the Lease of a run that held it without an election, so that a candidate
+// need not wait until it expires.
+func releaseLease(ctx context.Context, c client.Client, identity string, now func() time.Time) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		lease := &coordinationv1.Lease{}
+		if err := c.Get(ctx, types.NamespacedName{Namespace: Namespace, Name: LeaseName}, lease); err != nil {
+			return err
+		}
+		if h := lease.Spec.HolderIdentity; h == nil || *h != identity {
+			return nil
+		}
+		// The same as client-go writes.
+		nobody, second, at := "", int32(1), metav1.NewMicroTime(now())
+		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &nobody, &second, &at
+		return c.Update(ctx, lease)
+	})
+}
+
 // candidacy is one attempt to become the active controller. mu guards the other fields: the
 // elector starts the body in another goroutine, which may run after the elector has already
 // given up.
@@ -148,7 +176,7 @@ func (c *candidacy) end() bool {
 
 // elect waits for the Lease, runs body while it is held, and returns when body has returned.
 // The Lease is released only after that.
-func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership, identity string, standby func(), body lead) error {
+func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership, identity string, times timing, standby func(holder string), body lead) error {
 	identity += "_" + string(uuid.NewUUID())
 	attempt := &candidacy{done: make(chan struct{})}
 	elector, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -164,8 +192,8 @@ func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership,
 			LeaseMeta:  metav1.ObjectMeta{Namespace: Namespace, Name: LeaseName},
 			Client:     clients.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		}, leads},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
+		}, leads, times.lease},
+		LeaseDuration: times.lease, RenewDeadline: times.renew, RetryPeriod: times.retry,
 		ReleaseOnCancel: true, Name: LeaseName,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
@@ -179,7 +207,7 @@ func elect(ctx context.Context, clients kubernetes.Interface, leads *leadership,
 			OnStoppedLeading: func() {},
 			OnNewLeader: func(holder string) {
 				if holder != identity {
-					standby()
+					standby(holder)
 				}
 			},
 		},

@@ -49,10 +49,10 @@ func (l *leadership) begin(number int64, ends bool) {
 }
 
 // renewed moves the end of the lease. at is the time of the renewal request.
-func (l *leadership) renewed(at time.Time) {
+func (l *leadership) renewed(at time.Time, lease time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.until = at.Add(leaseDuration)
+	l.until = at.Add(lease)
 }
 
 // end ends a term after its work has ended.
@@ -95,7 +95,8 @@ func (l *leadership) within(ctx context.Context) (context.Context, context.Cance
 // lock is the elector's Lease. It records the renewals.
 type lock struct {
 	resourcelock.Interface
-	leads *leadership
+	leads    *leadership
+	duration time.Duration
 }
 
 // Create implements resourcelock.Interface.
@@ -116,7 +117,7 @@ func (l lock) Update(ctx context.Context, record resourcelock.LeaderElectionReco
 
 func (l lock) note(record resourcelock.LeaderElectionRecord, at time.Time, err error) {
 	if err == nil && record.HolderIdentity == l.Identity() {
-		l.leads.renewed(at)
+		l.leads.renewed(at, l.duration)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 		if err := send(t, a, http.MethodPost); !errors.Is(err, errNotActive) {
 			t.Errorf("before any term: %v, want it refused", err)
 		}
-		leads.renewed(time.Now())
+		leads.renewed(time.Now(), leaseDuration)
 		leads.begin(7, true)
 		time.Sleep(leaseDuration - time.Second)
 		if err := send(t, a, http.MethodPut); err != nil {
@@ -81,7 +81,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 		if err := send(t, a, http.MethodGet); err != nil {
 			t.Errorf("reading: %v", err)
 		}
-		leads.renewed(time.Now())
+		leads.renewed(time.Now(), leaseDuration)
 		if err := send(t, a, http.MethodDelete); err != nil {
 			t.Errorf("after the lease was renewed: %v", err)
 		}
@@ -148,15 +148,15 @@ func TestWhatRenewsTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		leads := &leadership{}
-		leads.renewed(time.Now())
+		leads.renewed(time.Now(), leaseDuration)
 		leads.begin(1, true)
 		time.Sleep(leaseDuration / 2)
-		_ = lock{brokenLock{err: errors.New("no answer")}, leads}.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"})
-		_ = lock{brokenLock{}, leads}.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: ""})
+		_ = lock{brokenLock{err: errors.New("no answer")}, leads, leaseDuration}.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"})
+		_ = lock{brokenLock{}, leads, leaseDuration}.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: ""})
 		if _, left, _ := leads.check(); left != leaseDuration/2 {
 			t.Errorf("left %s, want %s: nothing was renewed", left, leaseDuration/2)
 		}
-		_ = lock{brokenLock{}, leads}.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"})
+		_ = lock{brokenLock{}, leads, leaseDuration}.Update(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"})
 		if _, left, _ := leads.check(); left != leaseDuration {
 			t.Errorf("left %s, want %s", left, leaseDuration)
 		}

@@ -37,6 +37,7 @@ import (
 	"rik.dev/rik/internal/rikctl/restore"
 	"rik.dev/rik/internal/rikctl/rollout"
 	"rik.dev/rik/internal/rikctl/scale"
+	"rik.dev/rik/internal/rikctl/server"
 	"rik.dev/rik/internal/rikctl/split"
 	"rik.dev/rik/internal/rikctl/token"
 	"rik.dev/rik/internal/rikctl/top"
@@ -59,7 +60,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 		{ID: groupRun, Title: "Run workloads:"},
 		{ID: groupLook, Title: "Show state:"},
 		{ID: groupChange, Title: "Change objects of any type:"},
-		{ID: groupOperate, Title: "Operate nodes:"},
+		{ID: groupOperate, Title: "Operate nodes and servers:"},
 		{ID: groupRikctl, Title: "About rikctl and the server:"},
 	} {
 		root.AddGroup(g)
@@ -79,7 +80,7 @@ func (t *tool) addCommands(root *cobra.Command) {
 	add(groupChange, apply.NewCommand(t.Factory), deletion.NewCommand(t.Factory),
 		apply.NewDiffCommand(t.Factory), ownership.AsFile(edit.NewCmdEdit(t.Kube, t.Streams)), ownership.AsFile(patch.NewCmdPatch(t.Kube, t.Streams)),
 		label.NewCmdLabel(t.Kube, t.Streams), annotate.NewCmdAnnotate(cmdline.Program, t.Kube, t.Streams), lint.NewCommand(t.Factory))
-	add(groupOperate, node.NewCordonCommand(t.Factory), node.NewUncordonCommand(t.Factory), node.NewDrainCommand(t.Factory), node.NewTaintCommand(t.Factory), node.NewCommand(t.Factory), image.NewCommand(t.Factory), token.NewCommand(t.Factory))
+	add(groupOperate, node.NewCordonCommand(t.Factory), node.NewUncordonCommand(t.Factory), node.NewDrainCommand(t.Factory), node.NewTaintCommand(t.Factory), node.NewCommand(t.Factory), image.NewCommand(t.Factory), token.NewCommand(t.Factory), server.NewCommand(t.Factory))
 	add(groupOperate, cluster.NewCommand(t.Factory), backup.NewCommand(t.Factory), restore.NewCommand(t.Factory))
 	add(groupRikctl, configcmd.NewCommand(t.Factory), versions.NewCommand(t.Factory), debug.NewCommand(t.Factory), proxy.NewCommand(t.Factory), apiresources.NewCmdAPIResources(t.Getter, t.Streams),
 		explain.NewCmdExplain(cmdline.Program, t.Kube, t.Streams), auth.NewCmdAuth(t.Kube, t.Streams))

@@ -91,6 +91,8 @@ const (
 	PortScheduler = 4996
 	// PortNodes is where the controller listens for riklets.
 	PortNodes = 4997
+	// PortPeers is where a server listens for other servers, if it is one of several.
+	PortPeers = 4998
 )
 
 // The default ranges of a cluster.

@@ -39,6 +39,8 @@ type Config struct {
 	Dir string
 	// Quota is the maximum size of the embedded etcd's database in bytes. Zero means its default.
 	Quota int64
+	// Several allows other servers to join the embedded etcd. If it is nil, none can.
+	Several *etcd.Several
 	// Logger logs the datastore's own messages. Required.
 	Logger *slog.Logger
 
@@ -60,6 +62,7 @@ type Datastore struct {
 	failed   <-chan error
 	space    func() error
 	cleanup  func() error
+	members  *etcd.Server
 }
 
 // kind is the kind of datastore that the scheme of an endpoint selects.
@@ -225,12 +228,12 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 }
 
 func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) error {
-	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Quota: cfg.Quota, Logger: cfg.Logger, ServeDamaged: cfg.serveDamaged})
+	server, err := etcd.Start(ctx, etcd.Config{Dir: cfg.Dir, SocketDir: sockets, Quota: cfg.Quota, Several: cfg.Several, Logger: cfg.Logger, ServeDamaged: cfg.serveDamaged})
 	if err != nil {
 		return err
 	}
 	terms.Guard([]string{server.Endpoint()})
-	d.space = server.Space
+	d.space, d.members = server.Space, server
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
 	d.close, d.failed = server.Close, server.Err()
 	return nil
@@ -261,6 +264,10 @@ func (d *Datastore) Endpoint() Endpoint { return d.endpoint }
 // Failed delivers an error if an embedded datastore ends by itself. It is nil, and so blocks
 // forever, for a datastore that is not watched.
 func (d *Datastore) Failed() <-chan error { return d.failed }
+
+// Embedded returns the embedded etcd, whose members change as servers join and leave. It is nil for
+// other datastores.
+func (d *Datastore) Embedded() *etcd.Server { return d.members }
 
 // Space returns an error while nothing can be stored because the quota is used up. It returns
 // nil for a datastore without a quota here.

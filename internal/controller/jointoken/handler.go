@@ -1,6 +1,7 @@
 package jointoken
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,11 +77,16 @@ func (t *Tokens) create(w http.ResponseWriter, r *http.Request) (*jointoken.Crea
 	case len(asked.Description) > maxDescription:
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the description has %d bytes, and the limit is %d", len(asked.Description), maxDescription))
 	}
-	token, err := t.Create(r.Context(), Options{Life: time.Duration(asked.Seconds) * time.Second, Description: asked.Description})
+	// Permission reads the same parameter.
+	role := cmp.Or(jointoken.Role(r.URL.Query().Get(jointoken.RoleParameter)), jointoken.RoleNode)
+	if role != jointoken.RoleNode && role != jointoken.RoleServer {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the role %q of a token is neither %s nor %s", role, jointoken.RoleNode, jointoken.RoleServer))
+	}
+	token, err := t.Create(r.Context(), Options{Life: time.Duration(asked.Seconds) * time.Second, Description: asked.Description, Role: role})
 	if err != nil {
 		return nil, err
 	}
-	info := jointoken.Info{ID: token.ID, Description: asked.Description, Created: t.now().UTC().Truncate(time.Second)}
+	info := jointoken.Info{ID: token.ID, Role: role, Description: asked.Description, Created: t.now().UTC().Truncate(time.Second)}
 	if asked.Seconds > 0 {
 		expires := info.Created.Add(time.Duration(asked.Seconds) * time.Second)
 		info.Expires = &expires

@@ -46,6 +46,7 @@ const (
 	keyCreated     = "created"
 	keyExpires     = "expires"
 	keyDescription = "description"
+	keyRole        = "role" // RoleNode if it is missing
 	keyUses        = "uses"
 	keyLastUsed    = "last-used"
 	secretBytes    = 32
@@ -104,6 +105,8 @@ type Options struct {
 	Life time.Duration
 	// Description is for people, such as the recipient of the token.
 	Description string
+	// Role is what a machine may become. Empty means a node.
+	Role jointoken.Role
 }
 
 // Create creates a token. The text of the token can be read only from its result.
@@ -116,6 +119,9 @@ func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, 
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: namePrefix + token.ID},
 		Type:       SecretType,
 		Data:       map[string][]byte{keyHash: []byte(hash(token.Secret)), keyDescription: []byte(options.Description)},
+	}
+	if options.Role != "" && options.Role != jointoken.RoleNode {
+		secret.Data[keyRole] = []byte(options.Role)
 	}
 	if options.Life > 0 {
 		now := t.now().UTC()
@@ -132,14 +138,14 @@ func (t *Tokens) Create(ctx context.Context, options Options) (jointoken.Token, 
 	return token, nil
 }
 
-// Verify returns nil for a token that may be used now. It returns ErrRefused (wrapped with the
+// Verify returns nil for a token with which a node may join now. It returns ErrRefused (wrapped with the
 // reason, for the log) for one that may not. It returns another error if the check failed.
 func (t *Tokens) Verify(ctx context.Context, text string) error {
 	token, err := jointoken.Parse(text)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	_, err = t.stored(ctx, token)
+	_, err = t.stored(ctx, token, jointoken.RoleNode)
 	return err
 }
 
@@ -179,8 +185,8 @@ func (t *Tokens) readKnown(ctx context.Context) (*known, error) {
 	return fresh, nil
 }
 
-// stored returns the Secret of a token, if the token may be used now.
-func (t *Tokens) stored(ctx context.Context, token jointoken.Token) (*corev1.Secret, error) {
+// stored returns the Secret of a token, if the token may be used now for the role.
+func (t *Tokens) stored(ctx context.Context, token jointoken.Token, role jointoken.Role) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := t.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: namePrefix + token.ID}, secret)
 	if apierrors.IsNotFound(err) {
@@ -192,7 +198,17 @@ func (t *Tokens) stored(ctx context.Context, token jointoken.Token) (*corev1.Sec
 	if err := t.end(ctx, secret); err != nil {
 		return nil, err
 	}
-	return secret, check(secret, token, t.now())
+	if err := check(secret, token, t.now()); err != nil {
+		return nil, err
+	}
+	if has := roleOf(secret); has != role {
+		return nil, fmt.Errorf("%w: token %s is for a %s, and not for a %s", ErrRefused, token.ID, has, role)
+	}
+	return secret, nil
+}
+
+func roleOf(s *corev1.Secret) jointoken.Role {
+	return cmp.Or(jointoken.Role(s.Data[keyRole]), jointoken.RoleNode)
 }
 
 // end ends a token that was created later than now, durably. The token must not become valid
@@ -275,6 +291,15 @@ func check(stored *corev1.Secret, token jointoken.Token, now time.Time) error {
 // Use verifies a token like Verify, and counts the use durably. Call it right before a
 // certificate is issued. A token that was just revoked is refused.
 func (t *Tokens) Use(ctx context.Context, text string) error {
+	return t.use(ctx, text, jointoken.RoleNode)
+}
+
+// UseServer is Use for a server, before it gets the keys of the cluster. It refuses tokens of nodes.
+func (t *Tokens) UseServer(ctx context.Context, text string) error {
+	return t.use(ctx, text, jointoken.RoleServer)
+}
+
+func (t *Tokens) use(ctx context.Context, text string, role jointoken.Role) error {
 	token, err := jointoken.Parse(text)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -283,7 +308,7 @@ func (t *Tokens) Use(ctx context.Context, text string) error {
 	t.using.Lock()
 	defer t.using.Unlock()
 	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		stored, err := t.stored(ctx, token)
+		stored, err := t.stored(ctx, token, role)
 		if err != nil {
 			return err
 		}
@@ -329,6 +354,7 @@ func (t *Tokens) List(ctx context.Context) ([]jointoken.Info, error) {
 func infoOf(s *corev1.Secret) jointoken.Info {
 	info := jointoken.Info{
 		ID:          idOf(s),
+		Role:        roleOf(s),
 		Description: string(s.Data[keyDescription]),
 		Created:     s.CreationTimestamp.UTC(),
 	}

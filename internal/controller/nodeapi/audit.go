@@ -21,6 +21,8 @@ const groupOfTokens = "rik:join-tokens"
 
 // AuditEntry records who requested a node's certificate, and the result.
 type AuditEntry struct {
+	// Resource is what Node names. Empty means nodes.
+	Resource string
 	// Verb is "join" or "renew". Method is the full name of the call.
 	Verb, Method string
 	// User is the node, or the join token by its ID. It is empty if the token was refused.

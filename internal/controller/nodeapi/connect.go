@@ -102,6 +102,7 @@ func (f *listenerService) Connect(stream grpc.BidiStreamingServer[nodev1.NodeMes
 	work.Go(func() { f.refreshes(c) })
 	work.Go(c.sendOrders)
 	work.Go(func() { f.sendNetwork(c) })
+	work.Go(func() { f.sendServers(c) })
 	received := make(chan error, 1)
 	work.Go(func() { received <- f.receive(c, &work) })
 	select {

@@ -22,6 +22,7 @@ import (
 	"rik.dev/rik/api/rik/nodestate"
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
 	"rik.dev/rik/internal/controller/jointoken"
+	wire "rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
 
@@ -49,7 +50,7 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 		return nil, status.Error(codes.ResourceExhausted, "too many refused join tokens from this address; try again in a minute")
 	}
 	if err := s.cfg.Tokens.Verify(ctx, request.GetToken()); err != nil {
-		return nil, s.refuseToken(from, err)
+		return nil, s.refuseToken(from, err, wire.RoleNode)
 	}
 	name := request.GetNodeName()
 	if problems := nodestate.NodeNameProblems(name); len(problems) > 0 {
@@ -64,7 +65,7 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 		return nil, err
 	}
 	if err := s.cfg.Tokens.Use(ctx, request.GetToken()); err != nil {
-		return nil, s.refuseToken(from, err)
+		return nil, s.refuseToken(from, err, wire.RoleNode)
 	}
 	response, err := s.sign(request.GetCsrPem(), name, uid)
 	if err == nil {
@@ -74,14 +75,18 @@ func (s *Server) join(ctx context.Context, request *nodev1.JoinRequest) (*nodev1
 }
 
 // refuseToken logs the reason of a refusal. The caller receives only the refusal.
-func (s *Server) refuseToken(from string, err error) error {
+func (s *Server) refuseToken(from string, err error, role wire.Role) error {
 	if !errors.Is(err, jointoken.ErrRefused) {
 		s.log.Error("checking a join token", "err", err)
 		return status.Error(codes.Unavailable, "the join token cannot be checked at the moment")
 	}
 	s.failures.count(from)
 	s.log.Warn("join token refused", "from", from, "err", err)
-	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": create a new one on the server with `rikctl token create`")
+	create := "rikctl token create"
+	if role == wire.RoleServer {
+		create += " --server"
+	}
+	return status.Error(codes.Unauthenticated, jointoken.ErrRefused.Error()+": create a new one on the server with `"+create+"`")
 }
 
 // owner identifies the machine and installation that own a Node's name. A part that is not

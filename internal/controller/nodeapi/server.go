@@ -46,6 +46,8 @@ type Verifier interface {
 	Verify(ctx context.Context, text string) error
 	// Use verifies the token and counts the use.
 	Use(ctx context.Context, text string) error
+	// UseServer is Use for a token with which a server joins.
+	UseServer(ctx context.Context, text string) error
 }
 
 // Authority signs the certificates of nodes.
@@ -73,6 +75,9 @@ type Config struct {
 	Measurements *measurement.Store
 	// Network sends the netmap. If it is nil, nodes receive no netmap.
 	Network Network
+	// Servers are the servers of the cluster. If it is nil, nodes know only this one, and no other
+	// server can join.
+	Servers Servers
 	// Fences decides whether fenced instances may run. If it is nil, no instance is fenced.
 	Fences Fences
 	// Validity is the validity of a node's certificate. Zero means DefaultValidity.

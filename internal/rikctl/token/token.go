@@ -2,10 +2,12 @@ package token
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,56 +30,121 @@ func NewCommand(factory *access.Factory) *cobra.Command {
 	t := &tool{factory}
 	return cmdline.Group(&cobra.Command{
 		Use:   "token",
-		Short: "Manage the tokens with which machines join as nodes",
+		Short: "Manage the tokens with which machines join as nodes or servers",
 		Long: `Create, list and revoke join tokens. A machine becomes a node when its agent starts
 with a token. The token contains the hash of the cluster's certificate authority, so
 the machine sends the secret only to this cluster. The server stores only a hash of
-the secret, so a token is shown once, when it is created.`,
-	}, t.tokenCreateCommand(), t.tokenListCommand(), t.tokenDeleteCommand())
+the secret, so a token is shown once, when it is created.
+
+A token is for nodes unless it is created with --server. A server that joins with such
+a token gets the keys of the cluster, so whoever has the token controls the cluster.`,
+	}, t.tokenCreateCommand(), t.tokenListCommand(), t.tokenDeleteCommand(), t.tokenRotateCommand())
 }
 
 func (t *tool) tokenCreateCommand() *cobra.Command {
 	var life time.Duration
 	var request jointoken.Request
+	var server bool
 	cmd := &cobra.Command{
 		Use:   "create",
 		Short: "Create a join token and print it",
 		Example: cmdline.Example(`
 rikctl token create
-rikctl token create --ttl 1h --description "rack 7" > node-token`),
+rikctl token create --ttl 1h --description "rack 7" > node-token
+rikctl token create --server --ttl 1h > server-token`),
 		Args: cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if life < 0 || life > 0 && life < time.Second {
 				return cmdline.Errorf(cmd, "--ttl %v is too short: it must be at least 1s, or 0 for a token that does not expire", life)
 			}
 			request.Seconds = int64(life / time.Second)
-			return t.createToken(cmd.Context(), request)
+			role := jointoken.RoleNode
+			if server {
+				role = jointoken.RoleServer
+			}
+			made, err := t.createToken(cmd.Context(), request, role)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(t.Streams.Out, made.Token)
+			return err
 		},
 	}
 	cmd.Flags().DurationVar(&life, "ttl", tokenLife, "time after which the token expires; 0 for never")
 	cmd.Flags().StringVar(&request.Description, "description", "", "purpose of the token")
+	cmd.Flags().BoolVar(&server, "server", false, "create a token with which a machine becomes a server of the cluster and gets its keys")
 	return cmd
 }
 
-func (t *tool) createToken(ctx context.Context, request jointoken.Request) error {
+func (t *tool) createToken(ctx context.Context, request jointoken.Request, role jointoken.Role) (jointoken.Created, error) {
+	var made jointoken.Created
 	body, err := json.Marshal(request)
 	if err != nil {
+		return made, err
+	}
+	c, _, err := t.RESTClient()
+	if err != nil {
+		return made, err
+	}
+	post := c.Post().AbsPath(jointoken.Path).Body(body).SetHeader("Content-Type", "application/json")
+	if role != jointoken.RoleNode {
+		post.Param(jointoken.RoleParameter, string(role))
+	}
+	data, err := post.DoRaw(ctx)
+	if err != nil {
+		return made, fmt.Errorf("creating a join token: %w", err)
+	}
+	if err := json.Unmarshal(data, &made); err != nil {
+		return made, fmt.Errorf("reading the new join token: %w", err)
+	}
+	return made, nil
+}
+
+func (t *tool) tokenRotateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate ID",
+		Short: "Replace a join token by a new one, and print it",
+		Long: `Replace a join token: create one with the same role, lifetime and description, print
+it, and revoke the old one. Machines that have joined keep their certificates. The
+file node-token in the data directory of a server is not changed.`,
+		Args: cmdline.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, given []string) error {
+			return t.rotateToken(cmd.Context(), given[0])
+		},
+	}
+}
+
+func (t *tool) rotateToken(ctx context.Context, id string) error {
+	list, err := t.tokens(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(list.Items, func(k jointoken.Info) bool { return k.ID == id })
+	if i < 0 {
+		return clierror.WithNext(fmt.Errorf("there is no join token %q", id), `"rikctl token list" shows the tokens; a token's ID is its third part, between the dots`)
+	}
+	old := list.Items[i]
+	request := jointoken.Request{Description: old.Description}
+	if old.Expires != nil {
+		request.Seconds = max(1, int64(old.Expires.Sub(old.Created)/time.Second))
+	}
+	made, err := t.createToken(ctx, request, cmp.Or(old.Role, jointoken.RoleNode))
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(t.Streams.Out, made.Token); err != nil {
 		return err
 	}
 	c, _, err := t.RESTClient()
 	if err != nil {
 		return err
 	}
-	data, err := c.Post().AbsPath(jointoken.Path).Body(body).SetHeader("Content-Type", "application/json").DoRaw(ctx)
-	if err != nil {
-		return fmt.Errorf("creating a join token: %w", err)
+	// Standard output has only the token, so that it can be redirected to a file.
+	if err := c.Delete().AbsPath(jointoken.Path, id).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("the new token is valid, and token %s is not revoked: %w", id, err)
 	}
-	var made jointoken.Created
-	if err := json.Unmarshal(data, &made); err != nil {
-		return fmt.Errorf("reading the new join token: %w", err)
-	}
-	_, err = fmt.Fprintln(t.Streams.Out, made.Token)
-	return err
+	_, _ = fmt.Fprintf(t.Streams.ErrOut, "token %s revoked\n", id)
+	return nil
 }
 
 func (t *tool) tokenListCommand() *cobra.Command {
@@ -128,7 +195,7 @@ func (t *tool) listTokens(ctx context.Context, asJSON bool) error {
 		return nil
 	}
 	w := printers.GetNewTabWriter(t.Streams.Out)
-	_, _ = fmt.Fprintln(w, "ID\tAGE\tEXPIRES\tUSES\tLAST USED\tDESCRIPTION")
+	_, _ = fmt.Fprintln(w, "ID\tROLE\tAGE\tEXPIRES\tUSES\tLAST USED\tDESCRIPTION")
 	for _, row := range tokenRows(list.Items, time.Now()) {
 		_, _ = fmt.Fprintln(w, row)
 	}
@@ -152,7 +219,7 @@ func tokenRows(tokens []jointoken.Info, now time.Time) []string {
 			used = duration.HumanDuration(now.Sub(*k.LastUsed)) + " ago"
 		}
 		var row bytes.Buffer
-		for _, cell := range []string{k.ID, duration.HumanDuration(now.Sub(k.Created)), expires, strconv.FormatInt(k.Uses, 10), used} {
+		for _, cell := range []string{k.ID, string(cmp.Or(k.Role, jointoken.RoleNode)), duration.HumanDuration(now.Sub(k.Created)), expires, strconv.FormatInt(k.Uses, 10), used} {
 			row.WriteString(cell + "\t")
 		}
 		row.WriteString(printers.EscapeTerminal(k.Description))

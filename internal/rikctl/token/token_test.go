@@ -15,13 +15,13 @@ func TestTokenRows(t *testing.T) {
 	at := func(d time.Duration) *time.Time { v := now.Add(d); return &v }
 	got := tokenRows([]jointoken.Info{
 		{ID: "aaaa", Created: now.Add(-time.Hour * 50), Description: "kept \x1b[31m"},
-		{ID: "bbbb", Created: now.Add(-time.Hour), Expires: at(23 * time.Hour), Uses: 3, LastUsed: at(-time.Minute * 2)},
+		{ID: "bbbb", Role: jointoken.RoleServer, Created: now.Add(-time.Hour), Expires: at(23 * time.Hour), Uses: 3, LastUsed: at(-time.Minute * 2)},
 		{ID: "cccc", Created: now.Add(-time.Hour), Expires: at(0)},
 	}, now)
 	want := []string{
-		"aaaa\t2d2h\tnever\t0\tnever\tkept ^[[31m",
-		"bbbb\t60m\tin 23h\t3\t2m ago\t",
-		"cccc\t60m\texpired\t0\tnever\t",
+		"aaaa\tnode\t2d2h\tnever\t0\tnever\tkept ^[[31m",
+		"bbbb\tserver\t60m\tin 23h\t3\t2m ago\t",
+		"cccc\tnode\t60m\texpired\t0\tnever\t",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("tokenRows (-want +got):\n%s", diff)

@@ -57,7 +57,7 @@ const (
 // Errors of joining that are permanent.
 var (
 	// ErrNotTrusted means that the server does not belong to the cluster of the token.
-	ErrNotTrusted = errors.New("the server did not prove that it belongs to the cluster of the join token")
+	ErrNotTrusted = pki.ErrNotTrusted
 	// ErrTokenRefused means that the controller does not know the token, or that the token has
 	// expired.
 	ErrTokenRefused = errors.New("the controller refused the join token")
@@ -233,8 +233,8 @@ func (i *Identity) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pin := &pin{hash: i.cfg.Token.CAHash, serverName: i.cfg.ServerName}
-	conn, err := i.dial(pin.config())
+	pin := &pki.Pin{Hash: i.cfg.Token.CAHash, ServerName: i.cfg.ServerName}
+	conn, err := i.dial(pin.Config())
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (i *Identity) join(ctx context.Context) error {
 	})
 	if err != nil {
 		// gRPC turns a refused handshake into a text. The pin has the error.
-		if refusal := pin.refusal(); refusal != nil {
+		if refusal := pin.Refusal(); refusal != nil {
 			return fmt.Errorf("joining %s: %w", i.cfg.Server, refusal)
 		}
 		return i.explain(err)

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"sync"
 	"time"
 
 	"rik.dev/rik/internal/atomicfile"
@@ -120,63 +119,6 @@ func join(parts ...[]byte) []byte {
 func hashOf(c *x509.Certificate) string {
 	sum := sha256.Sum256(c.Raw)
 	return hex.EncodeToString(sum[:])
-}
-
-// pin trusts exactly the certificate authority with one hash. The server must send the authority's
-// certificate, because the node knows only the hash.
-type pin struct {
-	hash, serverName string
-
-	mu      sync.Mutex
-	refused error
-}
-
-// config skips only the verification against the machine's root certificates. VerifyConnection runs
-// at every handshake and is stricter.
-func (p *pin) config() *tls.Config {
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS13,
-		ServerName:         p.serverName,
-		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection compares the pinned authority
-		VerifyConnection: func(state tls.ConnectionState) error {
-			err := p.verify(state.PeerCertificates)
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.refused = err
-			return err
-		},
-	}
-}
-
-// refusal returns why the last handshake was refused.
-func (p *pin) refusal() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.refused
-}
-
-func (p *pin) verify(presented []*x509.Certificate) error {
-	roots, others := x509.NewCertPool(), x509.NewCertPool()
-	found := false
-	for _, c := range presented {
-		if c.IsCA && hashOf(c) == p.hash {
-			roots.AddCert(c)
-			found = true
-			continue
-		}
-		others.AddCert(c)
-	}
-	if !found {
-		return fmt.Errorf("%w: it does not present the certificate authority that the token names; check that --server is the address of the token's cluster, and that no proxy intercepts the connection", ErrNotTrusted)
-	}
-	_, err := presented[0].Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: others, DNSName: p.serverName,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	})
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotTrusted, err)
-	}
-	return nil
 }
 
 // Check reads the identity of a node in a file. The returned text says until when its certificate is

@@ -10,6 +10,22 @@ const Path = "/rik/tokens/"
 // delete.
 const Resource = "jointokens"
 
+// ServerResource is the RBAC resource of tokens for servers. Whoever has such a token gets the keys
+// of the cluster, so creating one is not part of the permission for the tokens of nodes.
+const ServerResource = "servertokens"
+
+// Role is what a machine may become with a token.
+type Role string
+
+const (
+	// RoleNode is for tokens of nodes.
+	RoleNode Role = "node"
+	// RoleServer is for tokens of servers.
+	RoleServer Role = "server"
+	// RoleParameter is the parameter of a POST with the role. The default is RoleNode.
+	RoleParameter = "role"
+)
+
 // Request requests a new token.
 type Request struct {
 	// Seconds is the token's lifetime; 0 means no expiry.
@@ -32,6 +48,7 @@ type List struct {
 // Info describes a token without its secret part.
 type Info struct {
 	ID          string     `json:"id"`
+	Role        Role       `json:"role"`
 	Description string     `json:"description,omitempty"`
 	Created     time.Time  `json:"created"`
 	Expires     *time.Time `json:"expires,omitempty"` // nil: never

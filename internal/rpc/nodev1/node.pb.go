@@ -194,6 +194,163 @@ func (Channel) EnumDescriptor() ([]byte, []int) {
 	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
+type JoinServerRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Token   string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Name    string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"` // of the server
+	Peer    string                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"` // its URL for other servers; empty with an external datastore
+	Version string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	// What the server knows about itself, for the list of servers.
+	Api           string `protobuf:"bytes,5,opt,name=api,proto3" json:"api,omitempty"`
+	Nodes         string `protobuf:"bytes,6,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	Workers       string `protobuf:"bytes,7,opt,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinServerRequest) Reset() {
+	*x = JoinServerRequest{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinServerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinServerRequest) ProtoMessage() {}
+
+func (x *JoinServerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinServerRequest.ProtoReflect.Descriptor instead.
+func (*JoinServerRequest) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *JoinServerRequest) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *JoinServerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *JoinServerRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *JoinServerRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *JoinServerRequest) GetApi() string {
+	if x != nil {
+		return x.Api
+	}
+	return ""
+}
+
+func (x *JoinServerRequest) GetNodes() string {
+	if x != nil {
+		return x.Nodes
+	}
+	return ""
+}
+
+func (x *JoinServerRequest) GetWorkers() string {
+	if x != nil {
+		return x.Workers
+	}
+	return ""
+}
+
+// JoinServerResponse has secrets: it is never logged.
+type JoinServerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// files are the files that all servers share, by their path in the data directory.
+	Files map[string][]byte `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// settings are the settings that all servers share, by the name of the flag.
+	Settings map[string]string `protobuf:"bytes,2,rep,name=settings,proto3" json:"settings,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// peers are the URLs of the members of the embedded etcd; empty with an external datastore.
+	Peers         []string `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinServerResponse) Reset() {
+	*x = JoinServerResponse{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinServerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinServerResponse) ProtoMessage() {}
+
+func (x *JoinServerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinServerResponse.ProtoReflect.Descriptor instead.
+func (*JoinServerResponse) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *JoinServerResponse) GetFiles() map[string][]byte {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *JoinServerResponse) GetSettings() map[string]string {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *JoinServerResponse) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
 type JoinRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Token     string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -209,7 +366,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[0]
+	mi := &file_rik_node_v1_node_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -221,7 +378,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[0]
+	mi := &file_rik_node_v1_node_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -234,7 +391,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{0}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *JoinRequest) GetToken() string {
@@ -282,7 +439,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[1]
+	mi := &file_rik_node_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -294,7 +451,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[1]
+	mi := &file_rik_node_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -307,7 +464,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *JoinResponse) GetCertificatePem() []byte {
@@ -333,7 +490,7 @@ type RenewRequest struct {
 
 func (x *RenewRequest) Reset() {
 	*x = RenewRequest{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[2]
+	mi := &file_rik_node_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +502,7 @@ func (x *RenewRequest) String() string {
 func (*RenewRequest) ProtoMessage() {}
 
 func (x *RenewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[2]
+	mi := &file_rik_node_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +515,7 @@ func (x *RenewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
 func (*RenewRequest) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RenewRequest) GetCsrPem() []byte {
@@ -382,7 +539,7 @@ type NodeMessage struct {
 
 func (x *NodeMessage) Reset() {
 	*x = NodeMessage{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[3]
+	mi := &file_rik_node_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -394,7 +551,7 @@ func (x *NodeMessage) String() string {
 func (*NodeMessage) ProtoMessage() {}
 
 func (x *NodeMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[3]
+	mi := &file_rik_node_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -407,7 +564,7 @@ func (x *NodeMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeMessage.ProtoReflect.Descriptor instead.
 func (*NodeMessage) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *NodeMessage) GetMessage() isNodeMessage_Message {
@@ -481,7 +638,7 @@ type NodeHello struct {
 
 func (x *NodeHello) Reset() {
 	*x = NodeHello{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[4]
+	mi := &file_rik_node_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +650,7 @@ func (x *NodeHello) String() string {
 func (*NodeHello) ProtoMessage() {}
 
 func (x *NodeHello) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[4]
+	mi := &file_rik_node_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +663,7 @@ func (x *NodeHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeHello.ProtoReflect.Descriptor instead.
 func (*NodeHello) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeHello) GetNodeName() string {
@@ -551,7 +708,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[5]
+	mi := &file_rik_node_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -563,7 +720,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[5]
+	mi := &file_rik_node_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -576,7 +733,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Get) GetKind() Kind {
@@ -609,6 +766,7 @@ type ControllerMessage struct {
 	//	*ControllerMessage_Close
 	//	*ControllerMessage_Hello
 	//	*ControllerMessage_Network
+	//	*ControllerMessage_Servers
 	Message       isControllerMessage_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -616,7 +774,7 @@ type ControllerMessage struct {
 
 func (x *ControllerMessage) Reset() {
 	*x = ControllerMessage{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[6]
+	mi := &file_rik_node_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +786,7 @@ func (x *ControllerMessage) String() string {
 func (*ControllerMessage) ProtoMessage() {}
 
 func (x *ControllerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[6]
+	mi := &file_rik_node_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +799,7 @@ func (x *ControllerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControllerMessage.ProtoReflect.Descriptor instead.
 func (*ControllerMessage) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ControllerMessage) GetMessage() isControllerMessage_Message {
@@ -696,6 +854,15 @@ func (x *ControllerMessage) GetNetwork() *NetworkChanges {
 	return nil
 }
 
+func (x *ControllerMessage) GetServers() *Servers {
+	if x != nil {
+		if x, ok := x.Message.(*ControllerMessage_Servers); ok {
+			return x.Servers
+		}
+	}
+	return nil
+}
+
 type isControllerMessage_Message interface {
 	isControllerMessage_Message()
 }
@@ -720,6 +887,11 @@ type ControllerMessage_Network struct {
 	Network *NetworkChanges `protobuf:"bytes,5,opt,name=network,proto3,oneof"`
 }
 
+type ControllerMessage_Servers struct {
+	// A riklet of before it ignores the list.
+	Servers *Servers `protobuf:"bytes,6,opt,name=servers,proto3,oneof"`
+}
+
 func (*ControllerMessage_Object) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Open) isControllerMessage_Message() {}
@@ -729,6 +901,141 @@ func (*ControllerMessage_Close) isControllerMessage_Message() {}
 func (*ControllerMessage_Hello) isControllerMessage_Message() {}
 
 func (*ControllerMessage_Network) isControllerMessage_Message() {}
+
+func (*ControllerMessage_Servers) isControllerMessage_Message() {}
+
+// Servers are the servers of the cluster. It is sent again at each change, and not at all by a
+// single server.
+type Servers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// revision increases when a server joins, leaves or moves.
+	Revision int64            `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Servers  []*ServerAddress `protobuf:"bytes,2,rep,name=servers,proto3" json:"servers,omitempty"`
+	// active is the name of the server with the active controller. The node connects to its
+	// scheduler and controller. Empty while it is not known.
+	Active        string `protobuf:"bytes,3,opt,name=active,proto3" json:"active,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Servers) Reset() {
+	*x = Servers{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Servers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Servers) ProtoMessage() {}
+
+func (x *Servers) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Servers.ProtoReflect.Descriptor instead.
+func (*Servers) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Servers) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Servers) GetServers() []*ServerAddress {
+	if x != nil {
+		return x.Servers
+	}
+	return nil
+}
+
+func (x *Servers) GetActive() string {
+	if x != nil {
+		return x.Active
+	}
+	return ""
+}
+
+type ServerAddress struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Nodes         string                 `protobuf:"bytes,2,opt,name=nodes,proto3" json:"nodes,omitempty"`     // host:port of the controller's services for nodes
+	Workers       string                 `protobuf:"bytes,3,opt,name=workers,proto3" json:"workers,omitempty"` // host:port of the scheduler's service for nodes
+	Api           string                 `protobuf:"bytes,4,opt,name=api,proto3" json:"api,omitempty"`         // URL of the API
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServerAddress) Reset() {
+	*x = ServerAddress{}
+	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerAddress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerAddress) ProtoMessage() {}
+
+func (x *ServerAddress) ProtoReflect() protoreflect.Message {
+	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerAddress.ProtoReflect.Descriptor instead.
+func (*ServerAddress) Descriptor() ([]byte, []int) {
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ServerAddress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServerAddress) GetNodes() string {
+	if x != nil {
+		return x.Nodes
+	}
+	return ""
+}
+
+func (x *ServerAddress) GetWorkers() string {
+	if x != nil {
+		return x.Workers
+	}
+	return ""
+}
+
+func (x *ServerAddress) GetApi() string {
+	if x != nil {
+		return x.Api
+	}
+	return ""
+}
 
 type ControllerHello struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
@@ -741,7 +1048,7 @@ type ControllerHello struct {
 
 func (x *ControllerHello) Reset() {
 	*x = ControllerHello{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[7]
+	mi := &file_rik_node_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -753,7 +1060,7 @@ func (x *ControllerHello) String() string {
 func (*ControllerHello) ProtoMessage() {}
 
 func (x *ControllerHello) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[7]
+	mi := &file_rik_node_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -766,7 +1073,7 @@ func (x *ControllerHello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ControllerHello.ProtoReflect.Descriptor instead.
 func (*ControllerHello) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ControllerHello) GetVersion() string {
@@ -802,7 +1109,7 @@ type Object struct {
 
 func (x *Object) Reset() {
 	*x = Object{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[8]
+	mi := &file_rik_node_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +1121,7 @@ func (x *Object) String() string {
 func (*Object) ProtoMessage() {}
 
 func (x *Object) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[8]
+	mi := &file_rik_node_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +1134,7 @@ func (x *Object) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Object.ProtoReflect.Descriptor instead.
 func (*Object) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Object) GetKind() Kind {
@@ -914,7 +1221,7 @@ type OpenSession struct {
 
 func (x *OpenSession) Reset() {
 	*x = OpenSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[9]
+	mi := &file_rik_node_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1233,7 @@ func (x *OpenSession) String() string {
 func (*OpenSession) ProtoMessage() {}
 
 func (x *OpenSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[9]
+	mi := &file_rik_node_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1246,7 @@ func (x *OpenSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenSession.ProtoReflect.Descriptor instead.
 func (*OpenSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OpenSession) GetSession() int64 {
@@ -1069,7 +1376,7 @@ type CloseSession struct {
 
 func (x *CloseSession) Reset() {
 	*x = CloseSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	mi := &file_rik_node_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1388,7 @@ func (x *CloseSession) String() string {
 func (*CloseSession) ProtoMessage() {}
 
 func (x *CloseSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[10]
+	mi := &file_rik_node_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1401,7 @@ func (x *CloseSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseSession.ProtoReflect.Descriptor instead.
 func (*CloseSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CloseSession) GetSession() int64 {
@@ -1117,7 +1424,7 @@ type LogSession struct {
 
 func (x *LogSession) Reset() {
 	*x = LogSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[11]
+	mi := &file_rik_node_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1436,7 @@ func (x *LogSession) String() string {
 func (*LogSession) ProtoMessage() {}
 
 func (x *LogSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[11]
+	mi := &file_rik_node_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1449,7 @@ func (x *LogSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogSession.ProtoReflect.Descriptor instead.
 func (*LogSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *LogSession) GetFollow() bool {
@@ -1193,7 +1500,7 @@ type ExecSession struct {
 
 func (x *ExecSession) Reset() {
 	*x = ExecSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[12]
+	mi := &file_rik_node_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1512,7 @@ func (x *ExecSession) String() string {
 func (*ExecSession) ProtoMessage() {}
 
 func (x *ExecSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[12]
+	mi := &file_rik_node_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1525,7 @@ func (x *ExecSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecSession.ProtoReflect.Descriptor instead.
 func (*ExecSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecSession) GetCommand() []string {
@@ -1265,7 +1572,7 @@ type PortSession struct {
 
 func (x *PortSession) Reset() {
 	*x = PortSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[13]
+	mi := &file_rik_node_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1584,7 @@ func (x *PortSession) String() string {
 func (*PortSession) ProtoMessage() {}
 
 func (x *PortSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[13]
+	mi := &file_rik_node_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1597,7 @@ func (x *PortSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortSession.ProtoReflect.Descriptor instead.
 func (*PortSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PortSession) GetPort() int32 {
@@ -1312,7 +1619,7 @@ type HoldSession struct {
 
 func (x *HoldSession) Reset() {
 	*x = HoldSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[14]
+	mi := &file_rik_node_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1631,7 @@ func (x *HoldSession) String() string {
 func (*HoldSession) ProtoMessage() {}
 
 func (x *HoldSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[14]
+	mi := &file_rik_node_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1644,7 @@ func (x *HoldSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HoldSession.ProtoReflect.Descriptor instead.
 func (*HoldSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *HoldSession) GetSuspended() bool {
@@ -1373,7 +1680,7 @@ type ImagesSession struct {
 
 func (x *ImagesSession) Reset() {
 	*x = ImagesSession{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[15]
+	mi := &file_rik_node_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1692,7 @@ func (x *ImagesSession) String() string {
 func (*ImagesSession) ProtoMessage() {}
 
 func (x *ImagesSession) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[15]
+	mi := &file_rik_node_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1705,7 @@ func (x *ImagesSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImagesSession.ProtoReflect.Descriptor instead.
 func (*ImagesSession) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ImagesSession) GetRequest() isImagesSession_Request {
@@ -1495,7 +1802,7 @@ type ListImages struct {
 
 func (x *ListImages) Reset() {
 	*x = ListImages{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	mi := &file_rik_node_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1814,7 @@ func (x *ListImages) String() string {
 func (*ListImages) ProtoMessage() {}
 
 func (x *ListImages) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[16]
+	mi := &file_rik_node_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1827,7 @@ func (x *ListImages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListImages.ProtoReflect.Descriptor instead.
 func (*ListImages) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{16}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 type PullImage struct {
@@ -1533,7 +1840,7 @@ type PullImage struct {
 
 func (x *PullImage) Reset() {
 	*x = PullImage{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	mi := &file_rik_node_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1545,7 +1852,7 @@ func (x *PullImage) String() string {
 func (*PullImage) ProtoMessage() {}
 
 func (x *PullImage) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[17]
+	mi := &file_rik_node_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1558,7 +1865,7 @@ func (x *PullImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullImage.ProtoReflect.Descriptor instead.
 func (*PullImage) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{17}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PullImage) GetReference() string {
@@ -1585,7 +1892,7 @@ type ImportImages struct {
 
 func (x *ImportImages) Reset() {
 	*x = ImportImages{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	mi := &file_rik_node_v1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1904,7 @@ func (x *ImportImages) String() string {
 func (*ImportImages) ProtoMessage() {}
 
 func (x *ImportImages) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[18]
+	mi := &file_rik_node_v1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +1917,7 @@ func (x *ImportImages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportImages.ProtoReflect.Descriptor instead.
 func (*ImportImages) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ImportImages) GetName() string {
@@ -1629,7 +1936,7 @@ type ExportImage struct {
 
 func (x *ExportImage) Reset() {
 	*x = ExportImage{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	mi := &file_rik_node_v1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1948,7 @@ func (x *ExportImage) String() string {
 func (*ExportImage) ProtoMessage() {}
 
 func (x *ExportImage) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[19]
+	mi := &file_rik_node_v1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1961,7 @@ func (x *ExportImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportImage.ProtoReflect.Descriptor instead.
 func (*ExportImage) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExportImage) GetReference() string {
@@ -1673,7 +1980,7 @@ type RemoveImage struct {
 
 func (x *RemoveImage) Reset() {
 	*x = RemoveImage{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	mi := &file_rik_node_v1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1685,7 +1992,7 @@ func (x *RemoveImage) String() string {
 func (*RemoveImage) ProtoMessage() {}
 
 func (x *RemoveImage) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[20]
+	mi := &file_rik_node_v1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1698,7 +2005,7 @@ func (x *RemoveImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImage.ProtoReflect.Descriptor instead.
 func (*RemoveImage) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RemoveImage) GetReference() string {
@@ -1724,7 +2031,7 @@ type SessionOutput struct {
 
 func (x *SessionOutput) Reset() {
 	*x = SessionOutput{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[21]
+	mi := &file_rik_node_v1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +2043,7 @@ func (x *SessionOutput) String() string {
 func (*SessionOutput) ProtoMessage() {}
 
 func (x *SessionOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[21]
+	mi := &file_rik_node_v1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +2056,7 @@ func (x *SessionOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionOutput.ProtoReflect.Descriptor instead.
 func (*SessionOutput) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{21}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SessionOutput) GetMessage() isSessionOutput_Message {
@@ -1835,7 +2142,7 @@ type SessionStart struct {
 
 func (x *SessionStart) Reset() {
 	*x = SessionStart{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[22]
+	mi := &file_rik_node_v1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +2154,7 @@ func (x *SessionStart) String() string {
 func (*SessionStart) ProtoMessage() {}
 
 func (x *SessionStart) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[22]
+	mi := &file_rik_node_v1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +2167,7 @@ func (x *SessionStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionStart.ProtoReflect.Descriptor instead.
 func (*SessionStart) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{22}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SessionStart) GetNodeName() string {
@@ -1895,7 +2202,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[23]
+	mi := &file_rik_node_v1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1907,7 +2214,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[23]
+	mi := &file_rik_node_v1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1920,7 +2227,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{23}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Output) GetChannel() Channel {
@@ -1948,7 +2255,7 @@ type SessionEnd struct {
 
 func (x *SessionEnd) Reset() {
 	*x = SessionEnd{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[24]
+	mi := &file_rik_node_v1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2267,7 @@ func (x *SessionEnd) String() string {
 func (*SessionEnd) ProtoMessage() {}
 
 func (x *SessionEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[24]
+	mi := &file_rik_node_v1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2280,7 @@ func (x *SessionEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionEnd.ProtoReflect.Descriptor instead.
 func (*SessionEnd) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{24}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SessionEnd) GetError() string {
@@ -2012,7 +2319,7 @@ type SessionInput struct {
 
 func (x *SessionInput) Reset() {
 	*x = SessionInput{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[25]
+	mi := &file_rik_node_v1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2331,7 @@ func (x *SessionInput) String() string {
 func (*SessionInput) ProtoMessage() {}
 
 func (x *SessionInput) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[25]
+	mi := &file_rik_node_v1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2344,7 @@ func (x *SessionInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionInput.ProtoReflect.Descriptor instead.
 func (*SessionInput) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{25}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SessionInput) GetMessage() isSessionInput_Message {
@@ -2106,7 +2413,7 @@ type TerminalSize struct {
 
 func (x *TerminalSize) Reset() {
 	*x = TerminalSize{}
-	mi := &file_rik_node_v1_node_proto_msgTypes[26]
+	mi := &file_rik_node_v1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2425,7 @@ func (x *TerminalSize) String() string {
 func (*TerminalSize) ProtoMessage() {}
 
 func (x *TerminalSize) ProtoReflect() protoreflect.Message {
-	mi := &file_rik_node_v1_node_proto_msgTypes[26]
+	mi := &file_rik_node_v1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2438,7 @@ func (x *TerminalSize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalSize.ProtoReflect.Descriptor instead.
 func (*TerminalSize) Descriptor() ([]byte, []int) {
-	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{26}
+	return file_rik_node_v1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TerminalSize) GetWidth() uint32 {
@@ -2152,7 +2459,26 @@ var File_rik_node_v1_node_proto protoreflect.FileDescriptor
 
 const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x16rik/node/v1/node.proto\x12\vrik.node.v1\x1a\x19rik/node/v1/network.proto\x1a\x17rik/node/v1/usage.proto\"\xa3\x01\n" +
+	"\x16rik/node/v1/node.proto\x12\vrik.node.v1\x1a\x19rik/node/v1/network.proto\x1a\x17rik/node/v1/usage.proto\"\xad\x01\n" +
+	"\x11JoinServerRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
+	"\x04peer\x18\x03 \x01(\tR\x04peer\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12\x10\n" +
+	"\x03api\x18\x05 \x01(\tR\x03api\x12\x14\n" +
+	"\x05nodes\x18\x06 \x01(\tR\x05nodes\x12\x18\n" +
+	"\aworkers\x18\a \x01(\tR\aworkers\"\xae\x02\n" +
+	"\x12JoinServerResponse\x12@\n" +
+	"\x05files\x18\x01 \x03(\v2*.rik.node.v1.JoinServerResponse.FilesEntryR\x05files\x12I\n" +
+	"\bsettings\x18\x02 \x03(\v2-.rik.node.v1.JoinServerResponse.SettingsEntryR\bsettings\x12\x14\n" +
+	"\x05peers\x18\x03 \x03(\tR\x05peers\x1a8\n" +
+	"\n" +
+	"FilesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a;\n" +
+	"\rSettingsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa3\x01\n" +
 	"\vJoinRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1b\n" +
 	"\tnode_name\x18\x02 \x01(\tR\bnodeName\x12\x1d\n" +
@@ -2178,14 +2504,24 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\x03Get\x12%\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x11.rik.node.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\x9f\x02\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xd1\x02\n" +
 	"\x11ControllerMessage\x12-\n" +
 	"\x06object\x18\x01 \x01(\v2\x13.rik.node.v1.ObjectH\x00R\x06object\x12.\n" +
 	"\x04open\x18\x02 \x01(\v2\x18.rik.node.v1.OpenSessionH\x00R\x04open\x121\n" +
 	"\x05close\x18\x03 \x01(\v2\x19.rik.node.v1.CloseSessionH\x00R\x05close\x124\n" +
 	"\x05hello\x18\x04 \x01(\v2\x1c.rik.node.v1.ControllerHelloH\x00R\x05hello\x127\n" +
-	"\anetwork\x18\x05 \x01(\v2\x1b.rik.node.v1.NetworkChangesH\x00R\anetworkB\t\n" +
-	"\amessage\"G\n" +
+	"\anetwork\x18\x05 \x01(\v2\x1b.rik.node.v1.NetworkChangesH\x00R\anetwork\x120\n" +
+	"\aservers\x18\x06 \x01(\v2\x14.rik.node.v1.ServersH\x00R\aserversB\t\n" +
+	"\amessage\"s\n" +
+	"\aServers\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x124\n" +
+	"\aservers\x18\x02 \x03(\v2\x1a.rik.node.v1.ServerAddressR\aservers\x12\x16\n" +
+	"\x06active\x18\x03 \x01(\tR\x06active\"e\n" +
+	"\rServerAddress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05nodes\x18\x02 \x01(\tR\x05nodes\x12\x18\n" +
+	"\aworkers\x18\x03 \x01(\tR\aworkers\x12\x10\n" +
+	"\x03api\x18\x04 \x01(\tR\x03api\"G\n" +
 	"\x0fControllerHello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\"\xe0\x02\n" +
@@ -2304,9 +2640,11 @@ const file_rik_node_v1_node_proto_rawDesc = "" +
 	"\aChannel\x12\x17\n" +
 	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eCHANNEL_STDOUT\x10\x01\x12\x12\n" +
-	"\x0eCHANNEL_STDERR\x10\x022C\n" +
+	"\x0eCHANNEL_STDERR\x10\x022\x92\x01\n" +
 	"\x04Join\x12;\n" +
-	"\x04Join\x12\x18.rik.node.v1.JoinRequest\x1a\x19.rik.node.v1.JoinResponse2\xd4\x01\n" +
+	"\x04Join\x12\x18.rik.node.v1.JoinRequest\x1a\x19.rik.node.v1.JoinResponse\x12M\n" +
+	"\n" +
+	"JoinServer\x12\x1e.rik.node.v1.JoinServerRequest\x1a\x1f.rik.node.v1.JoinServerResponse2\xd4\x01\n" +
 	"\x04Node\x12=\n" +
 	"\x05Renew\x12\x19.rik.node.v1.RenewRequest\x1a\x19.rik.node.v1.JoinResponse\x12G\n" +
 	"\aConnect\x12\x18.rik.node.v1.NodeMessage\x1a\x1e.rik.node.v1.ControllerMessage(\x010\x01\x12D\n" +
@@ -2325,83 +2663,95 @@ func file_rik_node_v1_node_proto_rawDescGZIP() []byte {
 }
 
 var file_rik_node_v1_node_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_rik_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_rik_node_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_rik_node_v1_node_proto_goTypes = []any{
-	(Kind)(0),                 // 0: rik.node.v1.Kind
-	(Problem)(0),              // 1: rik.node.v1.Problem
-	(Channel)(0),              // 2: rik.node.v1.Channel
-	(*JoinRequest)(nil),       // 3: rik.node.v1.JoinRequest
-	(*JoinResponse)(nil),      // 4: rik.node.v1.JoinResponse
-	(*RenewRequest)(nil),      // 5: rik.node.v1.RenewRequest
-	(*NodeMessage)(nil),       // 6: rik.node.v1.NodeMessage
-	(*NodeHello)(nil),         // 7: rik.node.v1.NodeHello
-	(*Get)(nil),               // 8: rik.node.v1.Get
-	(*ControllerMessage)(nil), // 9: rik.node.v1.ControllerMessage
-	(*ControllerHello)(nil),   // 10: rik.node.v1.ControllerHello
-	(*Object)(nil),            // 11: rik.node.v1.Object
-	(*OpenSession)(nil),       // 12: rik.node.v1.OpenSession
-	(*CloseSession)(nil),      // 13: rik.node.v1.CloseSession
-	(*LogSession)(nil),        // 14: rik.node.v1.LogSession
-	(*ExecSession)(nil),       // 15: rik.node.v1.ExecSession
-	(*PortSession)(nil),       // 16: rik.node.v1.PortSession
-	(*HoldSession)(nil),       // 17: rik.node.v1.HoldSession
-	(*ImagesSession)(nil),     // 18: rik.node.v1.ImagesSession
-	(*ListImages)(nil),        // 19: rik.node.v1.ListImages
-	(*PullImage)(nil),         // 20: rik.node.v1.PullImage
-	(*ImportImages)(nil),      // 21: rik.node.v1.ImportImages
-	(*ExportImage)(nil),       // 22: rik.node.v1.ExportImage
-	(*RemoveImage)(nil),       // 23: rik.node.v1.RemoveImage
-	(*SessionOutput)(nil),     // 24: rik.node.v1.SessionOutput
-	(*SessionStart)(nil),      // 25: rik.node.v1.SessionStart
-	(*Output)(nil),            // 26: rik.node.v1.Output
-	(*SessionEnd)(nil),        // 27: rik.node.v1.SessionEnd
-	(*SessionInput)(nil),      // 28: rik.node.v1.SessionInput
-	(*TerminalSize)(nil),      // 29: rik.node.v1.TerminalSize
-	nil,                       // 30: rik.node.v1.Object.EntriesEntry
-	(*Measurements)(nil),      // 31: rik.node.v1.Measurements
-	(*NetworkChanges)(nil),    // 32: rik.node.v1.NetworkChanges
+	(Kind)(0),                  // 0: rik.node.v1.Kind
+	(Problem)(0),               // 1: rik.node.v1.Problem
+	(Channel)(0),               // 2: rik.node.v1.Channel
+	(*JoinServerRequest)(nil),  // 3: rik.node.v1.JoinServerRequest
+	(*JoinServerResponse)(nil), // 4: rik.node.v1.JoinServerResponse
+	(*JoinRequest)(nil),        // 5: rik.node.v1.JoinRequest
+	(*JoinResponse)(nil),       // 6: rik.node.v1.JoinResponse
+	(*RenewRequest)(nil),       // 7: rik.node.v1.RenewRequest
+	(*NodeMessage)(nil),        // 8: rik.node.v1.NodeMessage
+	(*NodeHello)(nil),          // 9: rik.node.v1.NodeHello
+	(*Get)(nil),                // 10: rik.node.v1.Get
+	(*ControllerMessage)(nil),  // 11: rik.node.v1.ControllerMessage
+	(*Servers)(nil),            // 12: rik.node.v1.Servers
+	(*ServerAddress)(nil),      // 13: rik.node.v1.ServerAddress
+	(*ControllerHello)(nil),    // 14: rik.node.v1.ControllerHello
+	(*Object)(nil),             // 15: rik.node.v1.Object
+	(*OpenSession)(nil),        // 16: rik.node.v1.OpenSession
+	(*CloseSession)(nil),       // 17: rik.node.v1.CloseSession
+	(*LogSession)(nil),         // 18: rik.node.v1.LogSession
+	(*ExecSession)(nil),        // 19: rik.node.v1.ExecSession
+	(*PortSession)(nil),        // 20: rik.node.v1.PortSession
+	(*HoldSession)(nil),        // 21: rik.node.v1.HoldSession
+	(*ImagesSession)(nil),      // 22: rik.node.v1.ImagesSession
+	(*ListImages)(nil),         // 23: rik.node.v1.ListImages
+	(*PullImage)(nil),          // 24: rik.node.v1.PullImage
+	(*ImportImages)(nil),       // 25: rik.node.v1.ImportImages
+	(*ExportImage)(nil),        // 26: rik.node.v1.ExportImage
+	(*RemoveImage)(nil),        // 27: rik.node.v1.RemoveImage
+	(*SessionOutput)(nil),      // 28: rik.node.v1.SessionOutput
+	(*SessionStart)(nil),       // 29: rik.node.v1.SessionStart
+	(*Output)(nil),             // 30: rik.node.v1.Output
+	(*SessionEnd)(nil),         // 31: rik.node.v1.SessionEnd
+	(*SessionInput)(nil),       // 32: rik.node.v1.SessionInput
+	(*TerminalSize)(nil),       // 33: rik.node.v1.TerminalSize
+	nil,                        // 34: rik.node.v1.JoinServerResponse.FilesEntry
+	nil,                        // 35: rik.node.v1.JoinServerResponse.SettingsEntry
+	nil,                        // 36: rik.node.v1.Object.EntriesEntry
+	(*Measurements)(nil),       // 37: rik.node.v1.Measurements
+	(*NetworkChanges)(nil),     // 38: rik.node.v1.NetworkChanges
 }
 var file_rik_node_v1_node_proto_depIdxs = []int32{
-	7,  // 0: rik.node.v1.NodeMessage.hello:type_name -> rik.node.v1.NodeHello
-	8,  // 1: rik.node.v1.NodeMessage.get:type_name -> rik.node.v1.Get
-	31, // 2: rik.node.v1.NodeMessage.measurements:type_name -> rik.node.v1.Measurements
-	0,  // 3: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
-	11, // 4: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
-	12, // 5: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenSession
-	13, // 6: rik.node.v1.ControllerMessage.close:type_name -> rik.node.v1.CloseSession
-	10, // 7: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
-	32, // 8: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
-	0,  // 9: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
-	30, // 10: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
-	14, // 11: rik.node.v1.OpenSession.log:type_name -> rik.node.v1.LogSession
-	15, // 12: rik.node.v1.OpenSession.exec:type_name -> rik.node.v1.ExecSession
-	16, // 13: rik.node.v1.OpenSession.port:type_name -> rik.node.v1.PortSession
-	17, // 14: rik.node.v1.OpenSession.hold:type_name -> rik.node.v1.HoldSession
-	18, // 15: rik.node.v1.OpenSession.images:type_name -> rik.node.v1.ImagesSession
-	19, // 16: rik.node.v1.ImagesSession.list:type_name -> rik.node.v1.ListImages
-	20, // 17: rik.node.v1.ImagesSession.pull:type_name -> rik.node.v1.PullImage
-	21, // 18: rik.node.v1.ImagesSession.import:type_name -> rik.node.v1.ImportImages
-	22, // 19: rik.node.v1.ImagesSession.export:type_name -> rik.node.v1.ExportImage
-	23, // 20: rik.node.v1.ImagesSession.remove:type_name -> rik.node.v1.RemoveImage
-	25, // 21: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
-	26, // 22: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
-	27, // 23: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
-	2,  // 24: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
-	1,  // 25: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
-	29, // 26: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
-	3,  // 27: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
-	5,  // 28: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
-	6,  // 29: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
-	24, // 30: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
-	4,  // 31: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
-	4,  // 32: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
-	9,  // 33: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
-	28, // 34: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
-	31, // [31:35] is the sub-list for method output_type
-	27, // [27:31] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	34, // 0: rik.node.v1.JoinServerResponse.files:type_name -> rik.node.v1.JoinServerResponse.FilesEntry
+	35, // 1: rik.node.v1.JoinServerResponse.settings:type_name -> rik.node.v1.JoinServerResponse.SettingsEntry
+	9,  // 2: rik.node.v1.NodeMessage.hello:type_name -> rik.node.v1.NodeHello
+	10, // 3: rik.node.v1.NodeMessage.get:type_name -> rik.node.v1.Get
+	37, // 4: rik.node.v1.NodeMessage.measurements:type_name -> rik.node.v1.Measurements
+	0,  // 5: rik.node.v1.Get.kind:type_name -> rik.node.v1.Kind
+	15, // 6: rik.node.v1.ControllerMessage.object:type_name -> rik.node.v1.Object
+	16, // 7: rik.node.v1.ControllerMessage.open:type_name -> rik.node.v1.OpenSession
+	17, // 8: rik.node.v1.ControllerMessage.close:type_name -> rik.node.v1.CloseSession
+	14, // 9: rik.node.v1.ControllerMessage.hello:type_name -> rik.node.v1.ControllerHello
+	38, // 10: rik.node.v1.ControllerMessage.network:type_name -> rik.node.v1.NetworkChanges
+	12, // 11: rik.node.v1.ControllerMessage.servers:type_name -> rik.node.v1.Servers
+	13, // 12: rik.node.v1.Servers.servers:type_name -> rik.node.v1.ServerAddress
+	0,  // 13: rik.node.v1.Object.kind:type_name -> rik.node.v1.Kind
+	36, // 14: rik.node.v1.Object.entries:type_name -> rik.node.v1.Object.EntriesEntry
+	18, // 15: rik.node.v1.OpenSession.log:type_name -> rik.node.v1.LogSession
+	19, // 16: rik.node.v1.OpenSession.exec:type_name -> rik.node.v1.ExecSession
+	20, // 17: rik.node.v1.OpenSession.port:type_name -> rik.node.v1.PortSession
+	21, // 18: rik.node.v1.OpenSession.hold:type_name -> rik.node.v1.HoldSession
+	22, // 19: rik.node.v1.OpenSession.images:type_name -> rik.node.v1.ImagesSession
+	23, // 20: rik.node.v1.ImagesSession.list:type_name -> rik.node.v1.ListImages
+	24, // 21: rik.node.v1.ImagesSession.pull:type_name -> rik.node.v1.PullImage
+	25, // 22: rik.node.v1.ImagesSession.import:type_name -> rik.node.v1.ImportImages
+	26, // 23: rik.node.v1.ImagesSession.export:type_name -> rik.node.v1.ExportImage
+	27, // 24: rik.node.v1.ImagesSession.remove:type_name -> rik.node.v1.RemoveImage
+	29, // 25: rik.node.v1.SessionOutput.start:type_name -> rik.node.v1.SessionStart
+	30, // 26: rik.node.v1.SessionOutput.output:type_name -> rik.node.v1.Output
+	31, // 27: rik.node.v1.SessionOutput.end:type_name -> rik.node.v1.SessionEnd
+	2,  // 28: rik.node.v1.Output.channel:type_name -> rik.node.v1.Channel
+	1,  // 29: rik.node.v1.SessionEnd.problem:type_name -> rik.node.v1.Problem
+	33, // 30: rik.node.v1.SessionInput.size:type_name -> rik.node.v1.TerminalSize
+	5,  // 31: rik.node.v1.Join.Join:input_type -> rik.node.v1.JoinRequest
+	3,  // 32: rik.node.v1.Join.JoinServer:input_type -> rik.node.v1.JoinServerRequest
+	7,  // 33: rik.node.v1.Node.Renew:input_type -> rik.node.v1.RenewRequest
+	8,  // 34: rik.node.v1.Node.Connect:input_type -> rik.node.v1.NodeMessage
+	28, // 35: rik.node.v1.Node.Session:input_type -> rik.node.v1.SessionOutput
+	6,  // 36: rik.node.v1.Join.Join:output_type -> rik.node.v1.JoinResponse
+	4,  // 37: rik.node.v1.Join.JoinServer:output_type -> rik.node.v1.JoinServerResponse
+	6,  // 38: rik.node.v1.Node.Renew:output_type -> rik.node.v1.JoinResponse
+	11, // 39: rik.node.v1.Node.Connect:output_type -> rik.node.v1.ControllerMessage
+	32, // 40: rik.node.v1.Node.Session:output_type -> rik.node.v1.SessionInput
+	36, // [36:41] is the sub-list for method output_type
+	31, // [31:36] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_rik_node_v1_node_proto_init() }
@@ -2411,41 +2761,42 @@ func file_rik_node_v1_node_proto_init() {
 	}
 	file_rik_node_v1_network_proto_init()
 	file_rik_node_v1_usage_proto_init()
-	file_rik_node_v1_node_proto_msgTypes[3].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[5].OneofWrappers = []any{
 		(*NodeMessage_Hello)(nil),
 		(*NodeMessage_Get)(nil),
 		(*NodeMessage_Measurements)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[6].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[8].OneofWrappers = []any{
 		(*ControllerMessage_Object)(nil),
 		(*ControllerMessage_Open)(nil),
 		(*ControllerMessage_Close)(nil),
 		(*ControllerMessage_Hello)(nil),
 		(*ControllerMessage_Network)(nil),
+		(*ControllerMessage_Servers)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[8].OneofWrappers = []any{}
-	file_rik_node_v1_node_proto_msgTypes[9].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[12].OneofWrappers = []any{}
+	file_rik_node_v1_node_proto_msgTypes[13].OneofWrappers = []any{
 		(*OpenSession_Log)(nil),
 		(*OpenSession_Exec)(nil),
 		(*OpenSession_Port)(nil),
 		(*OpenSession_Hold)(nil),
 		(*OpenSession_Images)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[11].OneofWrappers = []any{}
-	file_rik_node_v1_node_proto_msgTypes[15].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[15].OneofWrappers = []any{}
+	file_rik_node_v1_node_proto_msgTypes[19].OneofWrappers = []any{
 		(*ImagesSession_List)(nil),
 		(*ImagesSession_Pull)(nil),
 		(*ImagesSession_Import)(nil),
 		(*ImagesSession_Export)(nil),
 		(*ImagesSession_Remove)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[21].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[25].OneofWrappers = []any{
 		(*SessionOutput_Start)(nil),
 		(*SessionOutput_Output)(nil),
 		(*SessionOutput_EndOfOutput)(nil),
 		(*SessionOutput_End)(nil),
 	}
-	file_rik_node_v1_node_proto_msgTypes[25].OneofWrappers = []any{
+	file_rik_node_v1_node_proto_msgTypes[29].OneofWrappers = []any{
 		(*SessionInput_Data)(nil),
 		(*SessionInput_EndOfInput)(nil),
 		(*SessionInput_Size)(nil),
@@ -2456,7 +2807,7 @@ func file_rik_node_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rik_node_v1_node_proto_rawDesc), len(file_rik_node_v1_node_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   28,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

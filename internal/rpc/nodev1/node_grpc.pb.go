@@ -21,7 +21,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Join_Join_FullMethodName = "/rik.node.v1.Join/Join"
+	Join_Join_FullMethodName       = "/rik.node.v1.Join/Join"
+	Join_JoinServer_FullMethodName = "/rik.node.v1.Join/JoinServer"
 )
 
 // JoinClient is the client API for Join service.
@@ -33,6 +34,10 @@ type JoinClient interface {
 	// Join exchanges a join token for a certificate. UNAUTHENTICATED for a token
 	// that is not valid, ALREADY_EXISTS when another machine has the node's name.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
+	// JoinServer gives a server with a server token what all servers of the cluster share, and
+	// announces it to the others. UNAUTHENTICATED for a token that is not valid for servers,
+	// ALREADY_EXISTS when another server has its name.
+	JoinServer(ctx context.Context, in *JoinServerRequest, opts ...grpc.CallOption) (*JoinServerResponse, error)
 }
 
 type joinClient struct {
@@ -53,6 +58,16 @@ func (c *joinClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.Cal
 	return out, nil
 }
 
+func (c *joinClient) JoinServer(ctx context.Context, in *JoinServerRequest, opts ...grpc.CallOption) (*JoinServerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(JoinServerResponse)
+	err := c.cc.Invoke(ctx, Join_JoinServer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // JoinServer is the server API for Join service.
 // All implementations must embed UnimplementedJoinServer
 // for forward compatibility.
@@ -62,6 +77,10 @@ type JoinServer interface {
 	// Join exchanges a join token for a certificate. UNAUTHENTICATED for a token
 	// that is not valid, ALREADY_EXISTS when another machine has the node's name.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
+	// JoinServer gives a server with a server token what all servers of the cluster share, and
+	// announces it to the others. UNAUTHENTICATED for a token that is not valid for servers,
+	// ALREADY_EXISTS when another server has its name.
+	JoinServer(context.Context, *JoinServerRequest) (*JoinServerResponse, error)
 	mustEmbedUnimplementedJoinServer()
 }
 
@@ -74,6 +93,9 @@ type UnimplementedJoinServer struct{}
 
 func (UnimplementedJoinServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedJoinServer) JoinServer(context.Context, *JoinServerRequest) (*JoinServerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method JoinServer not implemented")
 }
 func (UnimplementedJoinServer) mustEmbedUnimplementedJoinServer() {}
 func (UnimplementedJoinServer) testEmbeddedByValue()              {}
@@ -114,6 +136,24 @@ func _Join_Join_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Join_JoinServer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(JoinServerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(JoinServer).JoinServer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Join_JoinServer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(JoinServer).JoinServer(ctx, req.(*JoinServerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Join_ServiceDesc is the grpc.ServiceDesc for Join service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -124,6 +164,10 @@ var Join_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Join",
 			Handler:    _Join_Join_Handler,
+		},
+		{
+			MethodName: "JoinServer",
+			Handler:    _Join_JoinServer_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

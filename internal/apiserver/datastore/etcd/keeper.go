@@ -72,6 +72,9 @@ type keeper struct {
 // pass makes one decision, and acts on it.
 func (k *keeper) pass(ctx context.Context) error {
 	s := k.server
+	if !s.IsSeveral() {
+		return nil
+	}
 	if !s.IsLeader() {
 		clear(k.seen) // the next leader measures by itself
 		k.roster.Waiting(nil)
@@ -82,10 +85,6 @@ func (k *keeper) pass(ctx context.Context) error {
 		return err
 	}
 	known := s.state(0)
-	if len(known.Members) == 1 && !slices.ContainsFunc(entries, func(e Entry) bool { return e.Peer != s.Peer() }) {
-		k.roster.Waiting(nil)
-		return nil
-	}
 	state := k.look(ctx, known, entries)
 	change, waiting := members.Next(state)
 	k.roster.Waiting(waiting)

@@ -72,6 +72,8 @@ type record struct {
 	// Peers are the peer URLs of the other members, as last seen.
 	Peers   []string `json:"peers,omitempty"`
 	Removed bool     `json:"removed,omitempty"`
+	// Joining is set until the server has joined.
+	Joining bool `json:"joining,omitempty"`
 }
 
 func readRecord(dir string) (*record, error) {
@@ -97,10 +99,34 @@ func (r *record) write(dir string) error {
 	return atomicfile.Write(filepath.Join(dir, severalFile), append(data, '\n'))
 }
 
-// IsSeveral reports whether the server with a datastore directory is one of several.
-func IsSeveral(dir string) bool {
+// Membership is what the datastore directory of a stopped server says about its membership.
+type Membership int
+
+const (
+	// NoMember means that no etcd has run here.
+	NoMember Membership = iota
+	// OnlyMember means that the server has its own cluster, without other servers.
+	OnlyMember
+	// OneOfSeveral means that the server is a member of a cluster of several.
+	OneOfSeveral
+	// Removed means that the server was removed from a cluster of several.
+	Removed
+)
+
+// MembershipOf reads the membership from a datastore directory.
+func MembershipOf(dir string) (Membership, error) {
 	r, err := readRecord(dir)
-	return err == nil && r != nil && !r.Removed
+	switch {
+	case err != nil:
+		return NoMember, err
+	case r != nil && r.Removed:
+		return Removed, nil
+	case !hasData(dir):
+		return NoMember, nil
+	case r != nil:
+		return OneOfSeveral, nil
+	}
+	return OnlyMember, nil
 }
 
 // cluster is this server's part in a cluster of several.
@@ -164,6 +190,15 @@ func (c *cluster) begin(ctx context.Context) error {
 			return err
 		}
 	}
+	switch {
+	case c.joins():
+		// A later start without --join must not begin a cluster of its own.
+		if err := (&record{Server: c.cfg.Server, Joining: true}).write(c.dir); err != nil {
+			return err
+		}
+	case c.record.Joining && !hasData(c.dir):
+		return fmt.Errorf("%w: start it again with --join and --token-file", ErrNotJoined)
+	}
 	return c.listen()
 }
 
@@ -204,12 +239,15 @@ func (c *cluster) wasRemoved(ctx context.Context) bool {
 }
 
 // hasData reports whether the member has started before.
-func (c *cluster) hasData() bool {
-	names, err := filepath.Glob(filepath.Join(c.dir, "etcd", "member", "wal", "*.wal"))
+func hasData(dir string) bool {
+	names, err := filepath.Glob(filepath.Join(dir, "etcd", "member", "wal", "*.wal"))
 	return err == nil && len(names) > 0
 }
 
-func (c *cluster) joins() bool { return len(c.cfg.Join) > 0 && !c.hasData() }
+func (c *cluster) joins() bool { return len(c.cfg.Join) > 0 && !hasData(c.dir) }
+
+// ErrNotJoined means that a server has begun to join others, and has not finished.
+var ErrNotJoined = errors.New("this server has not joined its cluster yet")
 
 func (c *cluster) listen() error {
 	if c.port != nil {
@@ -331,7 +369,7 @@ func (c *cluster) serve(s *Server) error {
 		c.record = &record{Server: c.cfg.Server}
 	}
 	c.record.Server, c.record.Member = c.cfg.Server, uint64(s.etcd.Server.MemberID())
-	c.record.Peers = nil
+	c.record.Peers, c.record.Joining = nil, false
 	for _, m := range s.state(0).Members {
 		if m.ID != c.record.Member {
 			c.record.Peers = append(c.record.Peers, m.Peers...)
@@ -388,6 +426,16 @@ func (s *Server) announce(ctx context.Context) error {
 		return fmt.Errorf("announcing the address for other servers: %w", err)
 	}
 	return nil
+}
+
+// IsSeveral reports whether this server is one of several: it has opened its port for others.
+func (s *Server) IsSeveral() bool {
+	if s.cluster == nil {
+		return false
+	}
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	return s.cluster.port != nil
 }
 
 // Member is the ID of this server's member.

@@ -235,7 +235,7 @@ func TestServersJoinOneThatWasAlone(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
 	c.first()
-	if c.running["s1"].cluster.port != nil || IsSeveral(c.dirs["s1"]) {
+	if c.running["s1"].cluster.port != nil || c.running["s1"].IsSeveral() {
 		t.Error("a single server has a port for others")
 	}
 	c.put("s1", "a", "1")

@@ -35,7 +35,8 @@ const (
 )
 
 // ServerPorts are the ports of a control plane and of its scheduler.
-type ServerPorts struct{ API, Nodes, Workers int }
+// Peers is 0 for a server that is never one of several.
+type ServerPorts struct{ API, Nodes, Workers, Peers int }
 
 // OwnPorts returns rik's own ports with their purposes. Workloads may not use them, because clients
 // of a restarting server would otherwise reach a workload.
@@ -47,8 +48,11 @@ func OwnPorts(s ServerPorts) map[OwnPort]string {
 		{Protocol: rik.ProtocolTCP, Port: portNames}:   names,
 	}
 	for port, what := range map[int]string{
-		s.API: "the API", s.Nodes: "connections of nodes to the controller", s.Workers: "connections of nodes to the scheduler", portScheduler: "the scheduler",
+		s.API: "the API", s.Nodes: "connections of nodes to the controller", s.Workers: "connections of nodes to the scheduler", portScheduler: "the scheduler", s.Peers: "connections of other servers",
 	} {
+		if port == 0 {
+			continue
+		}
 		own[OwnPort{Protocol: rik.ProtocolTCP, Port: int32(port)}] = what
 	}
 	return own
