@@ -62,11 +62,11 @@ func runServer(ctx context.Context, f *flags, log *slog.Logger) error {
 				return nil
 			}
 			go controllernode.MarkControlPlane(ctx, p.controller.Client(), f.node.NodeName, log)
-			return node.Run(ctx, f.node, node.Connections{
+			return p.runNode(ctx, f.node, node.Connections{
 				Scheduler:  b.workers.options(),
 				Controller: p.local.options(),
 				Authority:  ca.Hash(),
-			}, log)
+			})
 		})
 	})
 	return group.Wait()

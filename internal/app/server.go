@@ -104,6 +104,9 @@ type plane struct {
 	identity   string
 	// components is the certificate with which this server probes others.
 	components *pki.Leaf
+	// severalContext ends when this server becomes one of several.
+	severalContext context.Context //nolint:containedctx // it is an event, and not passed on
+	becomeSeveral  context.CancelFunc
 	// local is the in-process listener of the node service.
 	local pipe
 
@@ -121,6 +124,7 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 	}
 	p := &plane{settings: settings, log: log, authority: authority, local: newPipe()}
 	cfg := settings.server(log)
+	p.severalContext, p.becomeSeveral = context.WithCancel(context.Background())
 	if settings.ServerName != "" {
 		if cfg.Several, err = p.severalSettings(); err != nil {
 			return nil, err

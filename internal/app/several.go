@@ -206,6 +206,7 @@ func (j joining) Join(ctx context.Context, request *nodev1.JoinServerRequest) (*
 		// Before the other server can run a controller.
 		j.controller.Elect()
 	}
+	j.becomeSeveral()
 	err := j.roster.Join(ctx, wire.Server{
 		Name: request.GetName(), Peer: request.GetPeer(), Version: request.GetVersion(),
 		API: request.GetApi(), Nodes: request.GetNodes(), Workers: request.GetWorkers(),

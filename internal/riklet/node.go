@@ -19,7 +19,7 @@ import (
 func (r *Riklet) newScheduler() *connection.Scheduler {
 	dial := r.cfg.DialScheduler
 	if dial == nil {
-		dial = r.dial(r.cfg.SchedulerAddr)
+		dial = r.dial(func() string { return r.servers.Current().Workers })
 	}
 	var news <-chan struct{}
 	if r.network != nil {

@@ -33,6 +33,7 @@ import (
 	"rik.dev/rik/internal/riklet/manager"
 	"rik.dev/rik/internal/riklet/monitor"
 	"rik.dev/rik/internal/riklet/objects"
+	"rik.dev/rik/internal/riklet/servers"
 	"rik.dev/rik/internal/riklet/session"
 	"rik.dev/rik/internal/rpc/nodev1"
 )
@@ -40,6 +41,9 @@ import (
 // maxMessage bounds the size of a message from a peer. A node with thousands of instances
 // receives all of them in one message.
 const maxMessage = 32 << 20
+
+// serversFile is the file in the state directory with the servers of the cluster.
+const serversFile = "servers.json"
 
 // lookup is the timeout for finding the local address that reaches the scheduler.
 const lookup = 5 * time.Second
@@ -54,7 +58,8 @@ type Riklet struct {
 	network     Network // nil: none
 	monitor     *monitor.Monitor
 	outbox      *connection.Outbox
-	identity    *join.Identity // nil if the peers are in this process
+	identity    *join.Identity     // nil if the peers are in this process
+	servers     *servers.Directory // the same
 	// installation is the key that proves which riklet of the machine this is. run identifies
 	// this run of it.
 	installation, run string
@@ -205,9 +210,11 @@ func (r *Riklet) makeDriver() error {
 }
 
 func (r *Riklet) openIdentity() error {
+	r.servers = servers.Open(filepath.Join(r.cfg.StateDir, serversFile),
+		servers.Address{Nodes: r.cfg.ControllerAddr, Workers: r.cfg.SchedulerAddr}, r.cfg.Logger)
 	var err error
 	r.identity, err = join.Open(join.Config{
-		Server: r.cfg.ControllerAddr, ServerName: r.cfg.ServerName, Token: r.cfg.Token,
+		Server: r.cfg.ControllerAddr, Current: func() string { return r.servers.Current().Nodes }, ServerName: r.cfg.ServerName, Token: r.cfg.Token,
 		NodeName: r.cfg.NodeName, MachineID: r.status.Info.MachineID, InstallationKey: r.installation, Dir: r.cfg.StateDir,
 		Logger: r.cfg.Logger, DialOptions: r.cfg.DialOptions,
 	})
@@ -281,10 +288,25 @@ func (r *Riklet) connect(ctx context.Context) error {
 		group.Go(func() error { return r.identity.Run(ctx) })
 	}
 	r.saveCluster()
+	if r.servers != nil {
+		group.Go(func() error { r.follow(ctx); return nil })
+	}
 	group.Go(func() error { return r.scheduler.Run(ctx) })
 	group.Go(func() error { return r.controller.Run(ctx) })
 	group.Go(func() error { return r.monitor.Run(ctx) })
 	return group.Wait()
+}
+
+// follow makes the connection to the scheduler go to the server of the controller.
+func (r *Riklet) follow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.servers.Moved():
+			r.scheduler.Reconnect()
+		}
+	}
 }
 
 // saveCluster stores in the checkpoint which cluster gives the orders. It does not stop the
@@ -320,9 +342,11 @@ func (r *Riklet) outside(ctx context.Context, cause error) error {
 	return nil
 }
 
-// dial returns a function that connects to a peer over the network with the node's certificate.
-func (r *Riklet) dial(address string, more ...grpc.DialOption) connection.DialFunc {
+// dial returns a function that connects to a peer over the network with the node's certificate. It
+// chooses an address for each connection.
+func (r *Riklet) dial(choose func() string, more ...grpc.DialOption) connection.DialFunc {
 	return func(context.Context) (*grpc.ClientConn, error) {
+		address := choose()
 		name := r.cfg.ServerName
 		if name == "" {
 			host, _, err := net.SplitHostPort(address)
@@ -336,7 +360,7 @@ func (r *Riklet) dial(address string, more ...grpc.DialOption) connection.DialFu
 			return nil, err
 		}
 		options := slices.Concat([]grpc.DialOption{
-			grpc.WithTransportCredentials(credentials.NewTLS(config)), connection.KeepAlive(), grpc.WithNoProxy(),
+			grpc.WithTransportCredentials(credentials.NewTLS(config)), connection.KeepAlive(), connection.ConnectTimeout(), grpc.WithNoProxy(),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		}, more, r.cfg.DialOptions)
 		// passthrough: the dialer resolves the name at every connection.
@@ -348,7 +372,7 @@ func (r *Riklet) dial(address string, more ...grpc.DialOption) connection.DialFu
 func (r *Riklet) newController() *connection.Controller {
 	dial := r.cfg.DialController
 	if dial == nil {
-		dial = r.dial(r.cfg.ControllerAddr, nodev1.DialOptions()...)
+		dial = r.dial(func() string { return r.servers.Next().Nodes }, nodev1.DialOptions()...)
 	}
 	var images session.Images
 	if r.cfg.Images != nil {
@@ -363,6 +387,9 @@ func (r *Riklet) newController() *connection.Controller {
 	}
 	if r.network != nil {
 		c.Network = r.network.Apply
+	}
+	if r.servers != nil {
+		c.Servers, c.Move, c.Ended = r.servers.Learn, r.servers.Move(), r.servers.Ended
 	}
 	return c
 }

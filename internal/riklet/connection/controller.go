@@ -48,6 +48,14 @@ type Controller struct {
 	Sessions func(ctx context.Context, client nodev1.NodeClient) Sessions
 	// Network handles changes of the cluster's network. It must not block. nil ignores them.
 	Network func(*nodev1.NetworkChanges)
+	// Servers handles the list of servers. It must not block. nil ignores it.
+	Servers func(*nodev1.Servers)
+	// Move is readable when the connection should end, because Dial leads to another server now. It
+	// may be nil.
+	Move <-chan struct{}
+	// Ended is called at the end of each connection. taken means that the server had accepted it. It
+	// may be nil.
+	Ended func(taken bool)
 	// Logger logs the state of the connection. Required.
 	Logger *slog.Logger
 
@@ -139,13 +147,19 @@ func (c *Controller) latest() []*nodev1.Usage {
 
 // Run maintains the connection until ctx ends.
 func (c *Controller) Run(ctx context.Context) error {
-	reconnect(ctx, "controller", c.Logger, func(ctx context.Context) (bool, error) {
+	reconnect(ctx, "controller", c.Logger, c.Move, func(ctx context.Context) (bool, error) {
 		taken, err := c.session(ctx)
 		c.ended(taken, err)
+		if c.Ended != nil {
+			c.Ended(taken)
+		}
 		return taken, err
 	})
 	return nil
 }
+
+// errMoves ends a connection so that the next one goes to another server.
+var errMoves = fmt.Errorf("%w: another server is the active one", errAgain)
 
 // line is a stream on which many goroutines send.
 type line struct {
@@ -182,6 +196,14 @@ func (c *Controller) session(ctx context.Context) (taken bool, err error) {
 	group.Go(func() error { return c.receive(stream, sessions, &taken) })
 	group.Go(func() error { return unlessEnded(c.ask(ctx, l)) })
 	group.Go(func() error { return unlessEnded(c.measure(ctx, l)) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.Move:
+			return errMoves
+		}
+	})
 	err = group.Wait()
 	sessions.Close()
 	return taken, err
@@ -213,6 +235,10 @@ func (c *Controller) receive(stream nodev1.Node_ConnectClient, sessions Sessions
 		case m.GetNetwork() != nil:
 			if c.Network != nil {
 				c.Network(m.GetNetwork())
+			}
+		case m.GetServers() != nil:
+			if c.Servers != nil {
+				c.Servers(m.GetServers())
 			}
 		}
 	}

@@ -12,10 +12,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
 	"k8s.io/apimachinery/pkg/util/wait"
-
-	"rik.dev/rik/internal/pause"
 )
 
 const (
@@ -28,6 +27,15 @@ const (
 // yet.
 type DialFunc func(ctx context.Context) (*grpc.ClientConn, error)
 
+// connectTimeout bounds one attempt to connect. gRPC's own limit of 20 s would delay the attempt at
+// another server.
+const connectTimeout = 3 * time.Second
+
+// ConnectTimeout returns the option that bounds an attempt to connect.
+func ConnectTimeout() grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{Backoff: grpcbackoff.DefaultConfig, MinConnectTimeout: connectTimeout})
+}
+
 // KeepAlive returns the client's options for a connection over a network. They detect a peer that
 // disappeared without closing the connection. 10 s is the minimum that gRPC allows a client.
 // Servers must allow it with a keepalive.EnforcementPolicy.
@@ -36,8 +44,8 @@ func KeepAlive() grpc.DialOption {
 }
 
 // reconnect runs sessions one after the other until ctx ends. If a session reports that the peer
-// accepted it, the next attempt starts soon.
-func reconnect(ctx context.Context, peer string, logger *slog.Logger, session func(context.Context) (taken bool, err error)) {
+// accepted it, the next attempt starts soon. After a receive from now, it starts at once.
+func reconnect(ctx context.Context, peer string, logger *slog.Logger, now <-chan struct{}, session func(context.Context) (taken bool, err error)) {
 	delays := backoff()
 	for {
 		taken, err := session(ctx)
@@ -53,9 +61,16 @@ func reconnect(ctx context.Context, peer string, logger *slog.Logger, session fu
 		} else {
 			logger.Warn("connection lost", "peer", peer, "err", err, "retryIn", delay)
 		}
-		if !pause.For(ctx, delay) {
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
 			return
+		case <-now:
+			delays = backoff()
+		case <-timer.C:
 		}
+		timer.Stop()
 	}
 }
 

@@ -79,7 +79,7 @@ func (s *Scheduler) holds() wakeup.Signal {
 
 // Run maintains the connection until ctx ends.
 func (s *Scheduler) Run(ctx context.Context) error {
-	reconnect(ctx, "scheduler", s.Logger, s.session)
+	reconnect(ctx, "scheduler", s.Logger, s.reconnects(), s.session)
 	return nil
 }
 
@@ -153,6 +153,8 @@ func (s *Scheduler) send(ctx context.Context, stream workerStream, admitted <-ch
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-s.reconnects():
+		return errAgain
 	case <-timeout.C:
 		return errors.New("the scheduler did not admit the node in time")
 	case interval = <-admitted:

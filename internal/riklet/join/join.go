@@ -74,6 +74,9 @@ var (
 type Config struct {
 	// Server is the host:port of the controller's services for nodes. Required.
 	Server string
+	// Current returns the address of the server that the node uses now, for renewals. nil means
+	// Server.
+	Current func() string
 	// ServerName is the expected name in the server's certificate. If it is empty, it is the host
 	// of Server.
 	ServerName string
@@ -281,11 +284,15 @@ func (i *Identity) explain(err error) error {
 }
 
 func (i *Identity) dial(config *tls.Config) (*grpc.ClientConn, error) {
+	return i.dialAt(i.cfg.Server, config)
+}
+
+func (i *Identity) dialAt(address string, config *tls.Config) (*grpc.ClientConn, error) {
 	// HTTPS_PROXY is for registries. The node connects to the cluster's servers directly.
 	options := append([]grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithNoProxy()}, i.cfg.DialOptions...)
-	conn, err := grpc.NewClient("passthrough:///"+i.cfg.Server, options...)
+	conn, err := grpc.NewClient("passthrough:///"+address, options...)
 	if err != nil {
-		return nil, fmt.Errorf("dialing %s: %w", i.cfg.Server, err)
+		return nil, fmt.Errorf("dialing %s: %w", address, err)
 	}
 	return conn, nil
 }
@@ -354,11 +361,18 @@ func (i *Identity) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := i.TLS(i.cfg.ServerName)
+	address, name := i.cfg.Server, i.cfg.ServerName
+	if i.cfg.Current != nil && i.cfg.Current() != address {
+		address = i.cfg.Current()
+		if name, _, err = net.SplitHostPort(address); err != nil {
+			return fmt.Errorf("the server's address %q: %w", address, err)
+		}
+	}
+	config, err := i.TLS(name)
 	if err != nil {
 		return err
 	}
-	conn, err := i.dial(config)
+	conn, err := i.dialAt(address, config)
 	if err != nil {
 		return err
 	}

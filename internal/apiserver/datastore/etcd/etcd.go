@@ -13,7 +13,9 @@ import (
 	"sync/atomic"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 const (
@@ -61,6 +63,8 @@ type Server struct {
 	cancel   context.CancelFunc // of the goroutine that watches the space
 	running  sync.WaitGroup
 
+	raft atomic.Pointer[etcdserver.EtcdServer] // nil until it has started
+
 	cluster *cluster   // nil if no server can join
 	opening sync.Mutex // serializes OpenToOthers
 	failed  chan error // has room for the result of watch
@@ -94,6 +98,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 		if err := s.cluster.configure(ctx, ec); err != nil {
 			return err
 		}
+		ec.GRPCAdditionalServerOptions = append(ec.GRPCAdditionalServerOptions, grpc.ChainUnaryInterceptor(s.intercept))
 	}
 	if err := ec.Validate(); err != nil {
 		return fmt.Errorf("checking the embedded etcd's configuration: %w", err)
@@ -106,6 +111,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 		return explain(ec.Dir, err)
 	}
 	s.etcd, s.endpoint = e, ec.ListenClientUrls[0].String()
+	s.raft.Store(e.Server)
 	if s.cluster != nil && s.cluster.port != nil {
 		if err := s.cluster.serve(s); err != nil {
 			e.Close()
