@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"rik.dev/rik/internal/apiserver/clusterid"
@@ -65,6 +66,10 @@ type credentials struct {
 	mayCreate bool
 	server    *pki.Leaf
 	admin     *pki.Leaf
+
+	writing sync.Mutex // serializes writeAccess
+	// servers is guarded by writing. It is empty for a single server.
+	servers []NamedURL
 }
 
 func (c *credentials) path(name string) string { return filepath.Join(c.dir, name) }

@@ -24,6 +24,7 @@ import (
 	"rik.dev/rik/internal/apiserver/datastore"
 	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/apiserver/datastore/members"
+	"rik.dev/rik/internal/apiserver/userconfig"
 	"rik.dev/rik/internal/controller/servers"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/rpc/nodev1"
@@ -121,6 +122,10 @@ func (p *plane) keepServers(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.roster.Run(ctx) })
 	group.Go(func() error {
+		p.roster.Watch(ctx, p.writeServers)
+		return nil
+	})
+	group.Go(func() error {
 		for p.isSeveral() {
 			err := p.register(ctx)
 			if err == nil || ctx.Err() != nil {
@@ -137,6 +142,19 @@ func (p *plane) keepServers(ctx context.Context) error {
 		group.Go(func() error { return embedded.KeepMembers(ctx, memberRoster{p.roster}) })
 	}
 	return group.Wait()
+}
+
+// writeServers writes the list into the configuration of this server's administrator.
+func (p *plane) writeServers(list []wire.Server) {
+	urls := make([]apiserver.NamedURL, 0, len(list))
+	for _, s := range list {
+		urls = append(urls, apiserver.NamedURL{Name: s.Name, URL: s.API})
+	}
+	if err := p.api.SetServers(urls); err != nil {
+		p.log.Error("writing the list of servers into the administrator's configuration failed", "err", err)
+		return
+	}
+	userconfig.Share(filepath.Join(p.settings.DataDir, apiserver.RIKConfigFile), p.log)
 }
 
 // memberRoster is the list of servers for the embedded etcd.

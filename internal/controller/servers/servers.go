@@ -209,6 +209,26 @@ func (r *Roster) Follow(ctx context.Context, send func(*nodev1.Servers) error) e
 	}
 }
 
+// Watch calls changed with the servers, and again at each change of the list, until ctx ends. It is
+// not called for a single server.
+func (r *Roster) Watch(ctx context.Context, changed func([]wire.Server)) {
+	several := false
+	var last []wire.Server
+	for {
+		v := r.view()
+		several = several || len(v.servers) > 1
+		if several && !slices.Equal(v.servers, last) {
+			changed(v.servers)
+			last = v.servers
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-v.changed[0]:
+		}
+	}
+}
+
 func (v view) message() *nodev1.Servers {
 	m := &nodev1.Servers{Revision: v.revision, Active: v.active}
 	for _, s := range v.servers {

@@ -123,6 +123,9 @@ func (g *getter) ToRESTConfig() (*rest.Config, error) {
 	// The server has priority and fairness, so a limit in the client would only slow scripts
 	// down.
 	restConfig.QPS, restConfig.Burst = -1, -1
+	if g.Found != nil && len(g.Found.File.Cluster.Servers) > 0 {
+		restConfig.Dial = dialAny(g.Found.File.Cluster)
+	}
 	restConfig.WarningHandler = rest.NewWarningWriter(g.warn, rest.WarningWriterOptions{Deduplicate: true})
 	return restConfig, nil
 }

@@ -39,10 +39,16 @@ const (
 // DefaultData is the default data directory of a server.
 const DefaultData = "/var/lib/rik/data"
 
+// anyServer is a name in the certificates of all servers of a cluster.
+const anyServer = "kubernetes.default.svc"
+
 // Cluster holds the address of one cluster and the user's credentials for it.
 type Cluster struct {
 	Name   string `json:"name"`
 	Server string `json:"server"`
+	// Servers are the URLs of all servers of the cluster, for when Server does not answer. A server
+	// writes the list into its own configuration.
+	Servers []string `json:"servers,omitempty"`
 	// CertificateAuthority, ClientCertificate and ClientKey are each PEM, PEM in base64, or a
 	// path. A relative path starts at the file's directory.
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
@@ -264,6 +270,11 @@ func (s Source) finish(path string, file File) (*Found, error) {
 	if err := CheckServer(c.Server); err != nil {
 		return nil, wrong(where, nextForServer(where), fmt.Errorf("cluster.server: %w", err))
 	}
+	for i, other := range c.Servers {
+		if err := CheckServer(other); err != nil {
+			return nil, wrong(path, "correct it in "+path, fmt.Errorf("cluster.servers[%d]: %w", i, err))
+		}
+	}
 	client, err := s.client(c, filepath.Dir(path))
 	if err != nil {
 		return nil, wrong(path, "correct it in "+path+"; relative paths in it start at its directory", err)
@@ -311,6 +322,9 @@ func (s Source) client(c Cluster, dir string) (*api.Config, error) {
 	out := api.NewConfig()
 	cluster := api.NewCluster()
 	cluster.Server, cluster.CertificateAuthorityData = c.Server, ca
+	if len(c.Servers) > 0 {
+		cluster.TLSServerName = anyServer
+	}
 	user := api.NewAuthInfo()
 	user.ClientCertificateData, user.ClientKeyData, user.Token = certificate, key, token
 	context := api.NewContext()

@@ -192,7 +192,7 @@ func TestChanges(t *testing.T) {
 		t.Errorf("With (-want +got):\n%s", diff)
 	}
 	used, err := file.Using("b")
-	if err != nil || used.Cluster != b {
+	if err != nil || !cmp.Equal(used.Cluster, b) {
 		t.Errorf("Using(b) = %v, %v", used.Cluster, err)
 	}
 	if _, err := file.Using("c"); err == nil {

@@ -58,6 +58,7 @@ type Cluster struct {
 	options   Options
 	processes map[string]*Process
 	machines  []*Machine
+	servers   []*Server
 	api       *api
 }
 
@@ -415,6 +416,9 @@ func (c *Cluster) remove() {
 	}
 	for _, m := range c.machines {
 		errs = append(errs, m.remove())
+	}
+	for _, s := range c.servers {
+		errs = append(errs, s.remove())
 	}
 	if c.options.Place != nil {
 		errs = append(errs, c.options.Place.remove())
