@@ -24,11 +24,26 @@ const (
 // errLeaderLost cancels a write whose leader was lost.
 var errLeaderLost = errors.New("the leader was lost")
 
+// errStopping is the answer of a member that was removed.
+var errStopping = rpctypes.ErrGRPCStopped
+
 // intercept makes writes wait for a leader, and ends those that were sent to a leader that was lost.
 // etcd itself would refuse the former at once, and would let the latter wait for seven seconds. The
 // answer to the latter is the same: the write may have happened.
-func (s *Server) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+func (s *Server) intercept(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
 	server := s.raft.Load()
+	if server != nil {
+		// etcd panics in some requests to a member that was removed, until it has stopped.
+		removed := func() bool { return server.IsIDRemoved(uint64(server.MemberID())) }
+		if removed() {
+			return nil, errStopping
+		}
+		defer func() {
+			if removed() && recover() != nil {
+				err = errStopping
+			}
+		}()
+	}
 	if server == nil || !proposes(request) {
 		return handle(ctx, request)
 	}

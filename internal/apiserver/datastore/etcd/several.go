@@ -345,7 +345,7 @@ func (c *cluster) close() error {
 // server.
 func (s *Server) awaitPromoted(ctx context.Context) error {
 	logged := time.Now()
-	for s.etcd.Server.IsLearner() {
+	for s.isLearner() {
 		if time.Since(logged) >= joinLogged {
 			logged = time.Now()
 			s.cluster.log.Info("copying the datastore from the other servers", "applied", s.etcd.Server.AppliedIndex())
@@ -360,6 +360,11 @@ func (s *Server) awaitPromoted(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// isLearner is false for a member that was removed, for which etcd panics.
+func (s *Server) isLearner() bool {
+	return s.etcd.Server.IsMemberExist(s.etcd.Server.MemberID()) && s.etcd.Server.IsLearner()
 }
 
 // serve begins to serve the other members, and keeps the record.

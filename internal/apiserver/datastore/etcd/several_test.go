@@ -260,6 +260,10 @@ func TestServersJoinOneThatWasAlone(t *testing.T) {
 	c.remove("s1") // possibly the leader
 	c.awaitMembers("s2", 1)
 	c.put("s2", "alone", "yes")
+	// A removed member answers with an error until it has stopped, and does not crash.
+	if status, err := c.client("s1").Status(t.Context(), c.running["s1"].Endpoint()); err == nil {
+		t.Errorf("a removed member answers %v", status)
+	}
 	select {
 	case err := <-c.running["s1"].Err():
 		if !errors.Is(err, ErrRemoved) || !strings.Contains(err.Error(), "--join") {
@@ -287,12 +291,15 @@ func TestServersJoinOneThatWasAlone(t *testing.T) {
 	}
 }
 
-// TestALearnerThatNeverArrives adds no server whose address does not answer, so that the cluster
+// TestAServerThatDoesNotAnswerIsNotAdded adds no server whose address does not answer, so that the cluster
 // stays as it is.
 func TestAServerThatDoesNotAnswerIsNotAdded(t *testing.T) {
 	t.Parallel()
 	c := newTrio(t)
 	s := c.first()
+	if err := s.OpenToOthers(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	c.roster.change(func(e []Entry) []Entry { return append(e, Entry{Server: "ghost", Peer: "https://" + freeAddress(t)}) })
 	c.eventually("waiting for the reason", func() (string, bool) {
 		c.roster.mu.Lock()
@@ -301,5 +308,58 @@ func TestAServerThatDoesNotAnswerIsNotAdded(t *testing.T) {
 	})
 	if m := s.state(0).Members; len(m) != 1 {
 		t.Errorf("members = %+v, want one", m)
+	}
+}
+
+// TestAWriteToALostLeaderEnds stops the leader while writes run through the other servers. Each write
+// that fails says that the leader was lost, and later ones succeed. No acknowledged write is lost.
+func TestAWriteToALostLeaderEnds(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t)
+	c.first()
+	c.join("s2", "s1")
+	c.join("s3", "s1")
+	c.eventually("waiting for votes", func() (string, bool) {
+		for _, m := range c.running["s1"].state(0).Members {
+			if m.Learner {
+				return fmt.Sprintf("%+v", m), false
+			}
+		}
+		return "", len(c.running["s1"].state(0).Members) == 3
+	})
+	leader := ""
+	c.eventually("waiting for a leader", func() (string, bool) {
+		for name, s := range c.running {
+			if s.IsLeader() {
+				leader = name
+			}
+		}
+		return "none", leader != ""
+	})
+	follower := "s1"
+	if leader == follower {
+		follower = "s2"
+	}
+	client := c.client(follower)
+	// The leader hears of nothing any more, as after a power failure.
+	_ = c.running[leader].cluster.port.Close()
+	c.running[leader].etcd.Server.PauseSending()
+	defer c.running[leader].etcd.Server.ResumeSending()
+	written := map[string]bool{}
+	c.eventually("writing after the loss", func() (string, bool) {
+		key := fmt.Sprintf("k%d", len(written))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, err := client.Put(ctx, key, "v")
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("a write did not end: %v", err)
+		}
+		written[key] = err == nil
+		return fmt.Sprint(err), err == nil
+	})
+	for key, acknowledged := range written {
+		if acknowledged && c.get(follower, key) != "v" {
+			t.Errorf("%s is lost", key)
+		}
 	}
 }
