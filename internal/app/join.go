@@ -25,6 +25,7 @@ import (
 	"rik.dev/rik/internal/apiserver"
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore/etcd"
+	"rik.dev/rik/internal/app/node"
 	"rik.dev/rik/internal/atomicfile"
 	"rik.dev/rik/internal/pause"
 	"rik.dev/rik/internal/pki"
@@ -55,8 +56,9 @@ type joinOptions struct {
 
 func (f *flags) several(s *pflag.FlagSet) {
 	f.join.flags = s
-	s.StringVar(&f.join.server, "join", "", "join the cluster of another server, such as https://10.0.0.1:5000, as one of its servers; it is ignored once this server has joined")
-	s.StringVar(&f.join.tokenFile, "token-file", "", "file with the token for --join, which \"rikctl token create --server\" creates")
+	f.join.token = os.Getenv(node.EnvJoinToken)
+	s.StringVar(&f.join.server, "join", os.Getenv(node.EnvJoin), "join the cluster of another server, such as https://10.0.0.1:5000, as one of its servers; it is ignored once this server has joined [RIK_JOIN]")
+	s.StringVar(&f.join.tokenFile, "token-file", "", "file with the token for --join, which \"rikctl token create --server\" creates; by default the token is in the environment [RIK_JOIN_TOKEN]")
 	s.StringVar(&f.control.ServerName, "server-name", "", "name of this server among several; the host name by default")
 	s.StringVar(&f.control.PeerAddress, "peer-address", "", "address at which other servers reach this one: an IP address or a host name, with an optional port (default --advertise-address, port 4998)")
 }
@@ -161,6 +163,9 @@ func (f *flags) requestJoin(ctx context.Context, log *slog.Logger) error {
 }
 
 func (f *flags) joinToken() (jointoken.Token, error) {
+	if f.join.tokenFile == "" {
+		return jointoken.Parse(f.join.token)
+	}
 	raw, err := os.ReadFile(f.join.tokenFile)
 	if err != nil {
 		return jointoken.Token{}, fmt.Errorf("reading the token of --token-file: %w", err)

@@ -81,10 +81,11 @@ func saying(c *cobra.Command) func(string) {
 func installServerCommand(check func([]string) error) *cobra.Command {
 	var f installFlags
 	var noAgent bool
+	var join, tokenFile string
 	c := &cobra.Command{
 		Use:     "server [-- FLAGS]",
 		Short:   "Install and start a server: control plane, and this machine as a node",
-		Example: "  rik install server\n  rik install server -- --tls-san rik.example.com",
+		Example: "  rik install server\n  rik install server -- --tls-san rik.example.com\n  rik install server --join https://10.0.0.1:5000 --token-file server-token",
 		RunE: func(c *cobra.Command, flags []string) error {
 			if err := check(flags); err != nil {
 				return err
@@ -97,6 +98,11 @@ func installServerCommand(check func([]string) error) *cobra.Command {
 			if len(flags) > 0 {
 				o.Settings = []install.Setting{{Name: layout.FlagsVariable(layout.Server), Value: strings.Join(flags, " ")}}
 			}
+			joining, err := joinSettings(join, tokenFile)
+			if err != nil {
+				return err
+			}
+			o.Settings = append(o.Settings, joining...)
 			if _, err := install.Install(c.Context(), o, install.Systemd{}, version.Version); err != nil {
 				return err
 			}
@@ -108,8 +114,32 @@ func installServerCommand(check func([]string) error) *cobra.Command {
 		},
 	}
 	f.add(c.Flags())
+	c.Flags().StringVar(&join, "join", "", "join the cluster of another server, such as https://10.0.0.1:5000, as one of its servers")
+	c.Flags().StringVar(&tokenFile, "token-file", "", "file with the token for --join; \"rikctl token create --server\" creates it")
 	c.Flags().BoolVar(&noAgent, "no-agent", false, "run no instances on this machine; the service then runs as the user "+layout.User+" in a sandbox")
 	return c
+}
+
+// The variables with which a service joins other servers. The settings file has them, because the
+// service may not be able to read the file of the token.
+const (
+	EnvJoin      = "RIK_JOIN"
+	EnvJoinToken = "RIK_JOIN_TOKEN"
+)
+
+// joinSettings checks the address and the token before anything is installed.
+func joinSettings(join, tokenFile string) ([]install.Setting, error) {
+	if join == "" && tokenFile == "" {
+		return nil, nil
+	}
+	if join == "" || tokenFile == "" {
+		return nil, usagef("--join and --token-file must be given together")
+	}
+	found, err := connect(join, "", tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	return []install.Setting{{Name: EnvJoin, Value: join}, {Name: EnvJoinToken, Value: found.Token.Text()}}, nil
 }
 
 // serverSteps says what to do next.

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"rik.dev/rik/internal/install"
 	"rik.dev/rik/internal/riklet/image"
 )
 
@@ -117,6 +119,26 @@ func TestImageLimits(t *testing.T) {
 	for _, flag := range []string{"--image-pull-timeout", "--image-pull-stall-timeout", "--image-max-size", "--image-max-download", "--image-max-entries"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("the error %v does not name %s", err, flag)
+		}
+	}
+}
+
+// TestJoinSettings stores the token, and not the path of its file, which the service may not read.
+func TestJoinSettings(t *testing.T) {
+	t.Parallel()
+	token := "rik1." + strings.Repeat("0a", 32) + ".abcd12.0123456789abcdef"
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := joinSettings("https://10.0.0.1:5000", file)
+	want := []install.Setting{{Name: "RIK_JOIN", Value: "https://10.0.0.1:5000"}, {Name: "RIK_JOIN_TOKEN", Value: token}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("joinSettings() = %v, %v, want %v", got, err, want)
+	}
+	for _, wrong := range [][2]string{{"https://10.0.0.1:5000", ""}, {"", file}, {"http://10.0.0.1", file}} {
+		if got, err := joinSettings(wrong[0], wrong[1]); err == nil {
+			t.Errorf("joinSettings(%q) = %v, want an error", wrong, got)
 		}
 	}
 }
