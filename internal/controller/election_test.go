@@ -73,6 +73,67 @@ func TestElection(t *testing.T) {
 	leave()
 }
 
+// TestAnotherServerJoins makes a controller that was alone take part in an election. Its next term
+// begins at once and has an end. A second controller waits, takes over when the first has ended, and
+// no instance is started twice. Both know who is active.
+func TestAnotherServerJoins(t *testing.T) {
+	c := start(t, func(cfg *controller.Config) { cfg.Identity = "first" }, "node-a")
+	c.manual("web", 2)
+	c.wantRunning("web", 2)
+	var term int64
+	c.scheduler.do(func() { term = c.scheduler.term })
+	next := func(what string) {
+		c.eventually(what, func() string {
+			out := "it has not"
+			c.scheduler.do(func() {
+				if c.scheduler.term > term && c.scheduler.synced {
+					term, out = c.scheduler.term, ""
+				}
+			})
+			return out
+		})
+	}
+	c.controller.Elect()
+	c.controller.Elect() // a second server joins
+	next("the first begins another term")
+	if holder, _ := c.controller.Holder(); holder != "first" {
+		t.Errorf("Holder() = %q, want first", holder)
+	}
+	second := c.config
+	second.Identity, second.Several = "second", true
+	standby, err := controller.New(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- standby.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run of the second = %v", err)
+		}
+	})
+	c.eventually("the second stands by", func() string {
+		holder, _ := standby.Holder()
+		if holder != "first" {
+			return "its holder is " + holder
+		}
+		return ""
+	})
+	c.leaveOnly()
+	next("the second takes over")
+	c.manual("later", 1)
+	c.wantRunning("later", 1)
+	c.scheduler.do(func() {
+		for uid, n := range c.scheduler.starts {
+			if n != 1 {
+				t.Errorf("%s was started %d times", uid, n)
+			}
+		}
+	})
+}
+
 // unreliableStore is a store that refuses writes, returns conflicts and loses responses, like a slow
 // etcd. Every write fails some times before it succeeds. Some writes succeed although the
 // response is an error.
