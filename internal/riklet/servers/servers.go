@@ -1,6 +1,6 @@
 // Package servers knows the servers of the cluster, and chooses the one to which the node connects.
-// The node gets the list from the server that it is connected to, and saves it, so that it finds
-// another server when that one has died, also after a restart.
+// The node gets the list from the server that it is connected to, and saves it. It then finds another
+// server when that one has died, also after a restart.
 package servers
 
 import (

@@ -499,7 +499,10 @@ func (s *Server) stoppedBecause() error {
 // removedOr returns the reason of a failed start, which may be that this server was removed.
 func (s *Server) removedOr(ctx context.Context, err error) error {
 	c := s.cluster
-	if c == nil || c.record == nil || ctx.Err() != nil || !(s.etcd.Server.IsIDRemoved(c.record.Member) || c.wasRemoved(ctx)) {
+	if c == nil || c.record == nil || ctx.Err() != nil {
+		return err
+	}
+	if !s.etcd.Server.IsIDRemoved(c.record.Member) && !c.wasRemoved(ctx) {
 		return err
 	}
 	c.record.Removed = true
