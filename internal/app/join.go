@@ -283,7 +283,7 @@ func readSettings(dir string) (map[string]string, error) {
 func (f *flags) checkSettings(shared map[string]string) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(shared)) {
-		flag := f.join.flags.Lookup(name)
+		flag := f.sharedFlag(name)
 		if flag != nil && flag.Changed && flag.Value.String() != shared[name] {
 			problems = append(problems, fmt.Errorf("--%s is %q here and %q on the other servers: remove the flag", name, flag.Value, shared[name]))
 		}
@@ -297,7 +297,7 @@ func (f *flags) applySettings(shared map[string]string) error {
 		return err
 	}
 	for name, value := range shared {
-		flag := f.join.flags.Lookup(name)
+		flag := f.sharedFlag(name)
 		if flag == nil || !slices.Contains(sharedFlags, name) {
 			continue // of a newer version
 		}
@@ -311,7 +311,17 @@ func (f *flags) applySettings(shared map[string]string) error {
 func (f *flags) sharedSettings() map[string]string {
 	settings := map[string]string{}
 	for _, name := range sharedFlags {
-		settings[name] = f.join.flags.Lookup(name).Value.String()
+		if flag := f.sharedFlag(name); flag != nil {
+			settings[name] = flag.Value.String()
+		}
 	}
 	return settings
+}
+
+// sharedFlag returns nil for a flag that this program does not have.
+func (f *flags) sharedFlag(name string) *pflag.Flag {
+	if f.join.flags == nil {
+		return nil
+	}
+	return f.join.flags.Lookup(name)
 }
