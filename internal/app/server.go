@@ -76,6 +76,8 @@ type ControlPlane struct {
 	ServerName string
 	// PeerAddress is the address for other servers, with an optional port.
 	PeerAddress string
+	// OnlyServer makes this server continue without the others.
+	OnlyServer bool
 	// Peers are the peer URLs of the servers that this one joins now.
 	Peers []string
 	// Shared are the settings that all servers have in common, by flag.

@@ -76,6 +76,7 @@ func (p *plane) severalSettings() (*etcd.Several, error) {
 	}
 	return &etcd.Several{
 		Server: p.settings.ServerName, Authority: p.authority, Bind: p.settings.BindAddress, Address: address, Join: p.settings.Peers,
+		Only: p.settings.OnlyServer,
 	}, nil
 }
 
@@ -109,6 +110,24 @@ func (p *plane) register(ctx context.Context) error {
 	return p.roster.Register(ctx, own)
 }
 
+// removeOthers removes the other servers from the list, because their members are removed.
+func (p *plane) removeOthers(ctx context.Context) error {
+	all, err := p.roster.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range all {
+		if s.Name == p.settings.ServerName {
+			continue
+		}
+		p.log.Warn("removing a server that is lost", "server", s.Name)
+		if _, err := p.roster.Remove(ctx, s.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // isSeveral reports whether this is one of several servers.
 func (p *plane) isSeveral() bool {
 	if embedded := p.api.Embedded(); embedded != nil {
@@ -128,6 +147,9 @@ func (p *plane) keepServers(ctx context.Context) error {
 	group.Go(func() error {
 		for p.isSeveral() {
 			err := p.register(ctx)
+			if err == nil && p.settings.OnlyServer {
+				err = p.removeOthers(ctx)
+			}
 			if err == nil || ctx.Err() != nil {
 				return nil //nolint:nilerr // it was told to end
 			}

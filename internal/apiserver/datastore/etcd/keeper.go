@@ -113,7 +113,8 @@ func (k *keeper) look(ctx context.Context, known peer.State, entries []Entry) me
 	}
 	for _, e := range entries {
 		isMember := slices.ContainsFunc(known.Members, func(m peer.Member) bool { return entryOf(e, m) })
-		if !isMember && !e.Removed && e.Peer != "" {
+		// A server that was a member joins with a new entry, and not with its old one.
+		if !isMember && !e.Removed && e.Peer != "" && e.Member == 0 {
 			state.Candidates = append(state.Candidates, members.Candidate{Server: e.Server, Peer: e.Peer})
 		}
 	}

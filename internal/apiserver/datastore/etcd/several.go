@@ -60,6 +60,10 @@ type Several struct {
 	// Join has the peer URLs of the cluster that this server joins. It is empty for the first
 	// server, and ignored if this server is a member already.
 	Join []string
+	// Only makes this server continue as the only member, because the majority of the members is lost.
+	// The others are removed, and cannot return with their data. An administrator sets it for one
+	// start.
+	Only bool
 }
 
 // URL is the peer URL of the server.
@@ -176,7 +180,7 @@ func openCluster(ctx context.Context, dir string, cfg Several, log *slog.Logger)
 
 // begin checks that this server was not removed, and opens the port.
 func (c *cluster) begin(ctx context.Context) error {
-	if c.record != nil && !c.record.Removed && c.wasRemoved(ctx) {
+	if c.record != nil && !c.record.Removed && !c.cfg.Only && c.wasRemoved(ctx) {
 		c.record.Removed = true
 		if err := c.record.write(c.dir); err != nil {
 			return err
@@ -280,6 +284,8 @@ func (c *cluster) configure(ctx context.Context, ec *embed.Config) error {
 	ec.AdvertisePeerUrls = []url.URL{*own}
 	ec.InitialCluster = ec.InitialClusterFromName(ec.Name)
 	if !c.joins() {
+		// Without data there is nothing to continue with.
+		ec.ForceNewCluster = c.cfg.Only && hasData(c.dir)
 		return nil
 	}
 	ec.ClusterState = embed.ClusterStateFlagExisting

@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"rik.dev/rik/internal/apiserver/datastore/etcd/peer"
 	"rik.dev/rik/internal/apiserver/datastore/members"
 	"rik.dev/rik/internal/pki"
 )
@@ -65,6 +66,7 @@ type trio struct {
 	running   map[string]*Server
 	stop      map[string]func()
 	validity  time.Duration
+	only      bool
 }
 
 func newTrio(t *testing.T) *trio {
@@ -97,7 +99,7 @@ func (c *trio) several(name string, join []string) *Several {
 	if c.address[name] == "" {
 		c.address[name] = freeAddress(c.t)
 	}
-	return &Several{Server: name, Authority: c.authority, Bind: "127.0.0.1", Address: c.address[name], Join: join, Validity: c.validity}
+	return &Several{Server: name, Authority: c.authority, Bind: "127.0.0.1", Address: c.address[name], Join: join, Validity: c.validity, Only: c.only}
 }
 
 // try starts a server.
@@ -360,6 +362,57 @@ func TestAWriteToALostLeaderEnds(t *testing.T) {
 	for key, acknowledged := range written {
 		if acknowledged && c.get(follower, key) != "v" {
 			t.Errorf("%s is lost", key)
+		}
+	}
+}
+
+// TestTheOnlyServerThatIsLeft loses two of three servers. The third one does not write, until it is
+// started as the only one. Then the size of the majority is one, the others do not return with their
+// data, and can join again.
+func TestTheOnlyServerThatIsLeft(t *testing.T) {
+	t.Parallel()
+	c := newTrio(t)
+	c.first()
+	c.join("s2", "s1")
+	c.join("s3", "s1")
+	c.awaitMembers("s1", 3)
+	c.eventually("waiting for votes", func() (string, bool) {
+		m := c.running["s1"].state(0).Members
+		return fmt.Sprintf("%+v", m), !slices.ContainsFunc(m, func(m peer.Member) bool { return m.Learner })
+	})
+	c.put("s1", "a", "1")
+	c.end("s2")
+	c.end("s3")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := c.client("s1").Put(ctx, "b", "1"); err == nil {
+		t.Error("one of three servers writes")
+	}
+	c.end("s1")
+	c.only = true
+	c.start("s1", nil)
+	c.only = false
+	c.roster.change(func(e []Entry) []Entry {
+		return slices.DeleteFunc(e, func(e Entry) bool { return e.Server != "s1" })
+	})
+	if m := c.running["s1"].state(0).Members; len(m) != 1 {
+		t.Errorf("the members are %+v, want one", m)
+	}
+	c.put("s1", "b", "2")
+	if got := c.get("s1", "a"); got != "1" {
+		t.Errorf("a = %q", got)
+	}
+	if err := c.try("s2", nil); !errors.Is(err, ErrRemoved) {
+		t.Errorf("starting a server that was given up = %v, want ErrRemoved", err)
+	}
+	c.end("s1")
+	c.start("s1", nil) // without the flag
+	c.join("s2", "s1")
+	c.join("s3", "s1")
+	c.awaitMembers("s1", 3)
+	for name := range c.running {
+		if got := c.get(name, "b"); got != "2" {
+			t.Errorf("b on %s = %q", name, got)
 		}
 	}
 }
