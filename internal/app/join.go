@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rik.dev/rik/internal/apiserver"
+	"rik.dev/rik/internal/apiserver/authority"
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/app/node"
@@ -38,6 +39,8 @@ import (
 const (
 	// settingsFile has the settings that this server has received from the others.
 	settingsFile = "shared-settings.json"
+	// joinedFile has the ID of the token with which this server has joined.
+	joinedFile = "joined-with-token"
 	// joinCall bounds one request to join.
 	joinCall = 30 * time.Second
 	// joinRetry is the pause after a request that may succeed later.
@@ -91,7 +94,7 @@ func (f *flags) validateSeveral() []error {
 func (f *flags) joinCluster(ctx context.Context, log *slog.Logger) error {
 	c := &f.control
 	if f.join.server != "" {
-		member, err := f.isMember()
+		member, err := f.isMember(ctx, log)
 		if err != nil {
 			return err
 		}
@@ -113,14 +116,27 @@ func (f *flags) joinCluster(ctx context.Context, log *slog.Logger) error {
 }
 
 // isMember reports whether this server has joined. It refuses a data directory of another cluster.
-func (f *flags) isMember() (bool, error) {
+//
+// A server that was removed joins again only with another token than before. Otherwise its service,
+// whose settings have the token, would add it again after a restart.
+func (f *flags) isMember(ctx context.Context, log *slog.Logger) (bool, error) {
 	dir := f.control.DataDir
+	token, unreadable := f.joinToken() // a member may have no token any more
+	used, err := os.ReadFile(filepath.Join(dir, joinedFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("reading the token of the last join: %w", err)
+	}
+	again := unreadable != nil || strings.TrimSpace(string(used)) == token.ID
 	foreign := fmt.Errorf("%s has the data of a cluster of its own, and --join makes this server a part of another one: move the directory away, or choose another one with --data-dir", dir)
 	if f.control.DatastoreEndpoint != "" {
 		known, err := clusterid.Read(dir)
 		return known != nil, err
 	}
-	membership, err := etcd.MembershipOf(filepath.Join(dir, "datastore"))
+	store := filepath.Join(dir, "datastore")
+	membership, err := etcd.MembershipOf(store)
+	if err == nil && membership == etcd.OneOfSeveral && !again {
+		membership, err = f.checkRemoved(ctx, store, log)
+	}
 	switch {
 	case err != nil:
 		return false, err
@@ -128,8 +144,25 @@ func (f *flags) isMember() (bool, error) {
 		return false, foreign
 	case membership == etcd.OneOfSeveral:
 		return true, nil
+	case unreadable != nil:
+		return false, unreadable
+	case membership == etcd.Removed && again:
+		return false, fmt.Errorf("%w; the token of --token-file is the one with which it joined before", etcd.RemovedError(store, f.control.ServerName))
 	}
 	return false, nil
+}
+
+// checkRemoved asks the other servers whether this one was removed while it did not run.
+func (f *flags) checkRemoved(ctx context.Context, store string, log *slog.Logger) (etcd.Membership, error) {
+	ca, err := authority.Open(f.control.DataDir, false)
+	if err != nil {
+		return etcd.NoMember, err
+	}
+	removed, err := etcd.CheckRemoved(ctx, store, etcd.Several{Server: f.control.ServerName, Authority: ca}, log)
+	if removed {
+		return etcd.Removed, err
+	}
+	return etcd.OneOfSeveral, err
 }
 
 // requestJoin gets what the servers share, and writes it into the data directory.
@@ -160,7 +193,15 @@ func (f *flags) requestJoin(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	f.control.Peers = response.GetPeers()
-	return f.saveJoin(response)
+	if err := f.saveJoin(response); err != nil {
+		return err
+	}
+	return f.saveToken(token)
+}
+
+// saveToken saves the ID of the token, which is not secret.
+func (f *flags) saveToken(token jointoken.Token) error {
+	return atomicfile.Write(filepath.Join(f.control.DataDir, joinedFile), []byte(token.ID+"\n"))
 }
 
 func (f *flags) joinToken() (jointoken.Token, error) {

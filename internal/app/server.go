@@ -264,6 +264,9 @@ func (p *plane) routeServers(ctx context.Context) error {
 // controller works.
 func (p *plane) run(ctx context.Context, ready func(context.Context) error) error {
 	group, ctx := errgroup.WithContext(ctx)
+	if embedded := p.api.Embedded(); embedded != nil {
+		defer context.AfterFunc(ctx, embedded.Drain)()
+	}
 	// The API server must stop last, because the controller's last writes need it.
 	dependents, stopDependents := context.WithCancel(ctx)
 	defer stopDependents()

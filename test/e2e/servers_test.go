@@ -44,9 +44,13 @@ func TestPrivilegedServers(t *testing.T) {
 	awaitServers(c, c.TryRikctl, "s1", "s2", "s3")
 	nodeKnows(c, 3)
 
+	write := filepath.Join(c.Dir, "write.yaml")
+	if err := os.WriteFile(write, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: after}, data: {a: b}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c.Process("server").Kill()
 	killed := time.Now()
-	c.Eventually(func() error { return s3.TryRikctl("create", "configmap", "after", "--from-literal=a=b").Err })
+	c.Eventually(func() error { return s3.TryRikctl("apply", "-f", write).Err })
 	t.Logf("a write succeeded %v after the loss of the first server", time.Since(killed).Round(100*time.Millisecond))
 	manifest := filepath.Join(c.Dir, "after.yaml")
 	if err := os.WriteFile(manifest, []byte(rikcluster.Manifest("after", busybox, "exec sleep 86401", "  deploy: Automatic\n  replicas: 1\n")), 0o600); err != nil {
@@ -159,6 +163,13 @@ func removedServerReturns(t *testing.T, c *rikcluster.Cluster, s *rikcluster.Ser
 	p = s.Start()
 	if code := p.Wait(); code == 0 || !strings.Contains(p.Tail(), says) || !strings.Contains(p.Tail(), "--join") {
 		t.Errorf("the removed server started again and ended with %d:\n%s", code, p.Tail())
+	}
+	p = s.Start("--join", "https://"+rikcluster.ServerAddress+":5000", "--token-file", token)
+	if code := p.Wait(); code == 0 || !strings.Contains(p.Tail(), says) {
+		t.Errorf("the removed server started with its old token and ended with %d:\n%s", code, p.Tail())
+	}
+	if err := os.WriteFile(token, []byte(c.Rikctl("token", "create", "--server", "--ttl", "1h")), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	s.Start("--join", "https://"+rikcluster.ServerAddress+":5000", "--token-file", token)
 	awaitServers(c, c.TryRikctl, "s1", "s2", "s3")

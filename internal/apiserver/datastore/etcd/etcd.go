@@ -65,6 +65,10 @@ type Server struct {
 
 	raft atomic.Pointer[etcdserver.EtcdServer] // nil until it has started
 
+	// given ends when a server that stops gives up its requests, because there is no leader.
+	given  context.Context //nolint:containedctx // it is an event, and not passed on
+	giveUp context.CancelFunc
+
 	cluster *cluster   // nil if no server can join
 	opening sync.Mutex // serializes OpenToOthers
 	failed  chan error // has room for the result of watch
@@ -75,6 +79,7 @@ type Server struct {
 // others waits until they have added it, and until it has copied their data.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{closing: &atomic.Bool{}, failed: make(chan error, 1), ended: make(chan struct{})}
+	s.given, s.giveUp = context.WithCancel(context.Background())
 	if cfg.Several != nil {
 		var err error
 		if s.cluster, err = openCluster(ctx, cfg.Dir, *cfg.Several, cfg.Logger); err != nil {

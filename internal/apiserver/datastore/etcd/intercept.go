@@ -44,8 +44,15 @@ func (s *Server) intercept(ctx context.Context, request any, _ *grpc.UnaryServer
 			}
 		}()
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.given, cancel)()
 	if server == nil || !proposes(request) {
-		return handle(ctx, request)
+		answer, err := handle(ctx, request)
+		if err != nil && s.given.Err() != nil {
+			err = rpctypes.ErrGRPCNoLeader
+		}
+		return answer, err
 	}
 	deadline := time.Now().Add(leaderWait)
 	for {
@@ -61,6 +68,33 @@ func (s *Server) intercept(ctx context.Context, request any, _ *grpc.UnaryServer
 		}
 		awaitLeader(ctx, changed, min(settleTime, time.Until(deadline)))
 	}
+}
+
+// drainWait is how long a server that stops waits for a leader.
+const drainWait = 3 * time.Second
+
+// Drain is called when the server begins to stop. If the members have no leader then, and do not elect
+// one soon, all requests end: otherwise each would delay the stop until its timeout.
+func (s *Server) Drain() {
+	if s.cluster == nil {
+		return
+	}
+	s.running.Go(func() {
+		missing := time.Now()
+		for {
+			if s.etcd.Server.Lead() != raft.None {
+				missing = time.Now()
+			} else if time.Since(missing) >= drainWait {
+				s.giveUp()
+				return
+			}
+			select {
+			case <-s.ended:
+				return
+			case <-time.After(joinPause):
+			}
+		}
+	})
 }
 
 // proposes reports whether a request is a write.

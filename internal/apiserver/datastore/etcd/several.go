@@ -211,6 +211,30 @@ func (c *cluster) removedError() error {
 		ErrRemoved, c.record.Server, filepath.Join(c.dir, "etcd"))
 }
 
+// RemovedError returns the error of a server that was removed, for a datastore directory.
+func RemovedError(dir, server string) error {
+	return (&cluster{dir: dir, record: &record{Server: server}}).removedError()
+}
+
+// CheckRemoved asks the other servers whether the member in a datastore directory was removed, and
+// records it. No etcd may run on the directory.
+func CheckRemoved(ctx context.Context, dir string, cfg Several, log *slog.Logger) (bool, error) {
+	c := &cluster{dir: dir, cfg: cfg, log: log}
+	var err error
+	if c.record, err = readRecord(dir); err != nil || c.record == nil || c.record.Removed {
+		return c.record != nil && c.record.Removed, err
+	}
+	if c.peer, err = cfg.Authority.Peer(ctx, pki.PeerConfig{Dir: dir, Server: cfg.Server, Hosts: []string{"localhost"}, Logger: log}); err != nil {
+		return false, err
+	}
+	c.client = peer.NewClient(c.peer.ClientTLS())
+	defer c.client.Close()
+	if c.record.Removed = c.wasRemoved(ctx); !c.record.Removed {
+		return false, nil
+	}
+	return true, c.record.write(dir)
+}
+
 // moveAway keeps the data of a removed member once, for people. A removed member never returns: the
 // cluster does not accept its ID any more.
 func (c *cluster) moveAway() error {
