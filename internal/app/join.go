@@ -62,7 +62,7 @@ func (f *flags) several(s *pflag.FlagSet) {
 	f.join.token = os.Getenv(node.EnvJoinToken)
 	s.StringVar(&f.join.server, "join", os.Getenv(node.EnvJoin), "join the cluster of another server, such as https://10.0.0.1:5000, as one of its servers; it is ignored once this server has joined [RIK_JOIN]")
 	s.StringVar(&f.join.tokenFile, "token-file", "", "file with the token for --join, which \"rikctl token create --server\" creates; by default the token is in the environment [RIK_JOIN_TOKEN]")
-	s.BoolVar(&f.control.OnlyServer, "only-server", false, "continue as the only server, because the majority of the servers is lost for ever; the others must join again; use it for one start only")
+	s.BoolVar(&f.control.OnlyServer, "only-server", false, "continue as the only server, because the majority of the servers is lost forever; the others must join again; use it for one start only")
 	s.StringVar(&f.control.ServerName, "server-name", "", "name of this server among several; the host name by default")
 	s.StringVar(&f.control.PeerAddress, "peer-address", "", "address at which other servers reach this one: an IP address or a host name, with an optional port (default --advertise-address, port 4998)")
 }
