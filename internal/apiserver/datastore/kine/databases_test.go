@@ -5,139 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"rik.dev/rik/internal/testkit/database"
 	"rik.dev/rik/internal/testkit/output"
 	"rik.dev/rik/internal/testkit/poll"
 )
-
-// database is a test's database server on a unix socket.
-type database struct {
-	source  string
-	command func() *exec.Cmd
-	socket  string
-	stop    func()
-}
-
-// start starts the server, or starts it again.
-func (d *database) start(t *testing.T) {
-	t.Helper()
-	server := d.command()
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	d.stop = func() {
-		if !ended {
-			ended = true
-			_ = server.Process.Kill()
-			_ = server.Wait()
-		}
-	}
-	t.Cleanup(d.stop)
-	poll.Until(t, time.Minute, filepath.Base(server.Path)+" listens", func(ctx context.Context) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", d.socket)
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	})
-}
-
-// socketDir returns a directory for a database. Its path is short, because the path of a socket
-// has at most 107 bytes.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "rikdb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
-// mariaDB returns a server if one is installed: mariadbd in PATH, or the program in
-// RIK_MARIADBD.
-func mariaDB(t *testing.T) *database {
-	t.Helper()
-	program := os.Getenv("RIK_MARIADBD")
-	if program == "" {
-		var err error
-		if program, err = exec.LookPath("mariadbd"); err != nil {
-			t.Skip("there is no mariadbd: install mariadb-server-core, or set RIK_MARIADBD; make nightly does that")
-		}
-	}
-	dir := socketDir(t)
-	data, socket := filepath.Join(dir, "data"), filepath.Join(dir, "s.sock")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	arguments := []string{"--no-defaults", "--datadir=" + data, "--socket=" + socket, "--skip-networking", "--skip-grant-tables", "--innodb-buffer-pool-size=16M", "--user=root"}
-	if base := os.Getenv("RIK_MARIADB_SHARE"); base != "" {
-		arguments = append(arguments, "--lc-messages-dir="+base)
-	}
-	d := &database{source: "mysql://root:hunter2@unix(" + socket + ")/rik", socket: socket, command: func() *exec.Cmd {
-		cmd := exec.Command(program, arguments...) //nolint:noctx // the test's own; it is ended by signal
-		cmd.Dir = dir
-		return cmd
-	}}
-	d.start(t)
-	return d
-}
-
-// postgres returns a server if one is installed: in the directory RIK_POSTGRES_BIN, in PATH, or
-// in Debian's directory.
-func postgres(t *testing.T) *database {
-	t.Helper()
-	programs := os.Getenv("RIK_POSTGRES_BIN")
-	if found, err := filepath.Glob("/usr/lib/postgresql/*/bin"); programs == "" && err == nil && len(found) > 0 {
-		programs = found[len(found)-1]
-	}
-	if path, err := exec.LookPath("initdb"); programs == "" && err == nil {
-		programs = filepath.Dir(path)
-	}
-	if programs == "" {
-		t.Skip("there is no PostgreSQL: install postgresql, or set RIK_POSTGRES_BIN; make nightly does that")
-	}
-	dir := socketDir(t)
-	data := filepath.Join(dir, "data")
-	command := func(program string, arguments ...string) *exec.Cmd {
-		cmd := exec.Command(filepath.Join(programs, program), arguments...) //nolint:noctx // the test's own
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "LC_ALL=C")
-		if os.Geteuid() == 0 {
-			// PostgreSQL refuses to run as root. In this user namespace it has another user ID.
-			one := []syscall.SysProcIDMap{{ContainerID: 1000, HostID: 0, Size: 1}}
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: one, GidMappings: one}
-		}
-		return cmd
-	}
-	out, err := command("initdb", "--auth=trust", "--username=rik", "--no-sync", "-D", data).CombinedOutput()
-	if errors.Is(err, syscall.EPERM) && os.Geteuid() == 0 {
-		t.Skip("PostgreSQL does not run as root, and this machine gives no user namespace")
-	}
-	if err != nil {
-		t.Fatalf("initdb: %v: %s", err, out)
-	}
-	d := &database{
-		source: "postgres://rik:hunter2@/rik?host=" + dir, socket: filepath.Join(dir, ".s.PGSQL.5432"),
-		command: func() *exec.Cmd {
-			return command("postgres", "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB")
-		},
-	}
-	d.start(t)
-	return d
-}
 
 // use opens a datastore, calls check with a client, and closes the datastore.
 func use(t *testing.T, cfg Config, check func(*clientv3.Client)) {
@@ -223,14 +101,14 @@ func revision(t *testing.T, client *clientv3.Client, key string) int64 {
 
 func TestPostgreSQLDistinguishesCase(t *testing.T) {
 	t.Parallel()
-	reportCasesApart(t, Config{Source: postgres(t).source, Logger: slog.New(slog.DiscardHandler)})
+	reportCasesApart(t, Config{Source: database.PostgreSQL(t).Source, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // TestMariaDBDistinguishesCase: names that differ only in case are different objects, also in a
 // table that an earlier version created.
 func TestMariaDBDistinguishesCase(t *testing.T) {
 	t.Parallel()
-	cfg := Config{Source: mariaDB(t).source, Logger: slog.New(slog.DiscardHandler)}
+	cfg := Config{Source: database.MariaDB(t).Source, Logger: slog.New(slog.DiscardHandler)}
 	reportCasesApart(t, cfg)
 	// A table as kine creates it.
 	db, err := openMySQL(cfg)
@@ -253,13 +131,13 @@ func TestMariaDBDistinguishesCase(t *testing.T) {
 // one attempt of kine. Its database is created then.
 func TestADatabaseThatStartsLater(t *testing.T) {
 	t.Parallel()
-	for name, open := range map[string]func(*testing.T) *database{"PostgreSQL": postgres, "MariaDB": mariaDB} {
+	for name, open := range map[string]func(testing.TB) *database.Server{"PostgreSQL": database.PostgreSQL, "MariaDB": database.MariaDB} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := open(t)
-			d.stop()
+			d.Kill()
 			var log output.Buffer
-			cfg := Config{Source: d.source, SocketDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil)), attempt: 3 * time.Second}
+			cfg := Config{Source: d.Source, SocketDir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil)), attempt: 3 * time.Second}
 			started := make(chan error, 1)
 			go func() {
 				s, err := Start(t.Context(), cfg)
@@ -269,7 +147,7 @@ func TestADatabaseThatStartsLater(t *testing.T) {
 				started <- err
 			}()
 			time.Sleep(2 * cfg.attempt) // longer than one attempt
-			d.start(t)
+			d.Start(t)
 			if err := <-started; err != nil {
 				t.Errorf("Start = %v\n%s", err, log.String())
 			}
@@ -283,18 +161,18 @@ func TestADatabaseThatStartsLater(t *testing.T) {
 // TestADatabaseThatEnds: requests fail while the database is down, and work again when it is
 // back. Neither errors nor the log contain the password or a value.
 func TestADatabaseThatEnds(t *testing.T) { //nolint:paralleltest // logrus has one logger
-	for name, open := range map[string]func(*testing.T) *database{"PostgreSQL": postgres, "MariaDB": mariaDB} {
+	for name, open := range map[string]func(testing.TB) *database.Server{"PostgreSQL": database.PostgreSQL, "MariaDB": database.MariaDB} {
 		t.Run(name, func(t *testing.T) {
 			d := open(t)
 			var log output.Buffer
 			said := []string{}
-			cfg := Config{Source: d.source, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+			cfg := Config{Source: d.Source, Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 			const key, value = "/registry/configmaps/team/settings", "correct horse battery staple"
 			use(t, cfg, func(client *clientv3.Client) {
 				if err := put(t.Context(), client, key, value); err != nil {
 					t.Fatal(err)
 				}
-				d.stop()
+				d.Kill()
 				for name, try := range map[string]func(ctx context.Context) error{
 					"read":  func(ctx context.Context) error { return get(ctx, client, key, value) },
 					"write": func(ctx context.Context) error { return put(ctx, client, key+"2", value) },
@@ -308,7 +186,7 @@ func TestADatabaseThatEnds(t *testing.T) { //nolint:paralleltest // logrus has o
 					}
 					said = append(said, err.Error())
 				}
-				d.start(t)
+				d.Start(t)
 				poll.Until(t, time.Minute, "the value can be read again", func(ctx context.Context) error { return get(ctx, client, key, value) })
 				poll.Until(t, time.Minute, "a value can be written again", func(ctx context.Context) error {
 					return put(ctx, client, fmt.Sprintf("%s-%d", key, time.Now().UnixNano()), value)

@@ -1,0 +1,232 @@
+// Package database starts PostgreSQL and MariaDB for tests, on unix sockets and without an
+// installation. Tests are skipped on a machine without the programs; make nightly fetches them
+// from Debian.
+package database
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"rik.dev/rik/internal/testkit/poll"
+)
+
+// Server is a database server of a test. It ends with the test.
+type Server struct {
+	// Source is the data source for kine. Its password is "hunter2", which the server ignores.
+	Source string
+	// Dir has the server's files and sockets.
+	Dir string
+
+	command func() *exec.Cmd
+	socket  string
+	log     string
+	running *run
+}
+
+// run is one process of a server.
+type run struct {
+	cmd   *exec.Cmd
+	ended chan struct{}
+}
+
+func (r *run) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// Start starts a server that was stopped, and waits until it accepts connections.
+func (s *Server) Start(tb testing.TB) {
+	tb.Helper()
+	s.Launch(tb)
+	poll.Until(tb, time.Minute, "the database listens", func(ctx context.Context) error {
+		if s.running.over() {
+			// The processes of a killed PostgreSQL end shortly after it, and then it can start again.
+			s.Launch(tb)
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
+		if err != nil {
+			return errors.Join(err, s.lastLog())
+		}
+		return conn.Close()
+	})
+}
+
+// Launch starts a server that was stopped, and does not wait for it.
+func (s *Server) Launch(tb testing.TB) {
+	tb.Helper()
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r := &run{cmd: s.command(), ended: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	if err := errors.Join(r.cmd.Start(), log.Close()); err != nil {
+		tb.Fatal(err)
+	}
+	s.running = r
+	go func() {
+		_ = r.cmd.Wait()
+		close(r.ended)
+	}()
+}
+
+// Kill ends the server with SIGKILL, and returns when the process has ended. It may be called
+// again.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+// Stop ends the server in good order.
+func (s *Server) Stop() { s.end(syscall.SIGINT) } // PostgreSQL: do not wait for clients
+
+func (s *Server) end(signal syscall.Signal) {
+	if s.running == nil {
+		return
+	}
+	if signal == syscall.SIGINT && filepath.Base(s.running.cmd.Path) == "mariadbd" {
+		signal = syscall.SIGTERM
+	}
+	_ = s.running.cmd.Process.Signal(signal) // fails if it has ended already
+	<-s.running.ended
+}
+
+// logTail is the part of the log that a failed test shows, in bytes.
+const logTail = 2000
+
+func (s *Server) lastLog() error {
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("its log ends with: %s", text[max(0, len(text)-logTail):])
+}
+
+// socketDir returns a directory for a database. Its path is short, because the path of a socket
+// has at most 107 bytes.
+func socketDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "rikdb")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// MariaDB starts a server if one is installed: mariadbd in PATH, or the program in
+// RIK_MARIADBD.
+func MariaDB(tb testing.TB) *Server {
+	tb.Helper()
+	return MariaDBIn(tb, "")
+}
+
+// MariaDBIn does the same with the server's data in a directory, which is empty. Without one,
+// it is next to the socket.
+func MariaDBIn(tb testing.TB, data string) *Server {
+	tb.Helper()
+	program := os.Getenv("RIK_MARIADBD")
+	if program == "" {
+		var err error
+		if program, err = exec.LookPath("mariadbd"); err != nil {
+			tb.Skip("there is no mariadbd: install mariadb-server-core, or set RIK_MARIADBD; make nightly does that")
+		}
+	}
+	dir := socketDir(tb)
+	socket := filepath.Join(dir, "s.sock")
+	data = dataDir(tb, dir, data)
+	arguments := []string{"--no-defaults", "--datadir=" + data, "--socket=" + socket, "--skip-networking", "--skip-grant-tables", "--innodb-buffer-pool-size=16M", "--user=root"}
+	if base := os.Getenv("RIK_MARIADB_SHARE"); base != "" {
+		arguments = append(arguments, "--lc-messages-dir="+base)
+	}
+	s := &Server{Source: "mysql://root:hunter2@unix(" + socket + ")/rik", Dir: dir, socket: socket, log: filepath.Join(dir, "log"), command: func() *exec.Cmd {
+		return command(dir, program, arguments...)
+	}}
+	s.begin(tb)
+	return s
+}
+
+func dataDir(tb testing.TB, dir, data string) string {
+	tb.Helper()
+	if data != "" {
+		return data
+	}
+	data = filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil {
+		tb.Fatal(err)
+	}
+	return data
+}
+
+func (s *Server) begin(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(s.Kill)
+	s.Start(tb)
+}
+
+// command returns a command that ends together with the test process.
+func command(dir, program string, arguments ...string) *exec.Cmd {
+	cmd := exec.Command(program, arguments...) //nolint:noctx // ended by signal
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// PostgreSQL starts a server if one is installed: in the directory RIK_POSTGRES_BIN, in PATH, or
+// in Debian's directory.
+func PostgreSQL(tb testing.TB) *Server {
+	tb.Helper()
+	return PostgreSQLIn(tb, "")
+}
+
+// PostgreSQLIn does the same with the server's data in a directory, which is empty. Without one,
+// it is next to the socket.
+func PostgreSQLIn(tb testing.TB, data string) *Server {
+	tb.Helper()
+	programs := os.Getenv("RIK_POSTGRES_BIN")
+	if found, err := filepath.Glob("/usr/lib/postgresql/*/bin"); programs == "" && err == nil && len(found) > 0 {
+		programs = found[len(found)-1]
+	}
+	if path, err := exec.LookPath("initdb"); programs == "" && err == nil {
+		programs = filepath.Dir(path)
+	}
+	if programs == "" {
+		tb.Skip("there is no PostgreSQL: install postgresql, or set RIK_POSTGRES_BIN; make nightly does that")
+	}
+	dir := socketDir(tb)
+	data = dataDir(tb, dir, data)
+	start := func(program string, arguments ...string) *exec.Cmd {
+		cmd := command(dir, filepath.Join(programs, program), arguments...)
+		if os.Geteuid() == 0 {
+			// PostgreSQL refuses to run as root. In this user namespace it has another user ID.
+			one := []syscall.SysProcIDMap{{ContainerID: 1000, HostID: 0, Size: 1}}
+			cmd.SysProcAttr.Cloneflags, cmd.SysProcAttr.UidMappings, cmd.SysProcAttr.GidMappings = syscall.CLONE_NEWUSER, one, one
+		}
+		return cmd
+	}
+	out, err := start("initdb", "--auth=trust", "--username=rik", "--no-sync", "-D", data).CombinedOutput()
+	if errors.Is(err, syscall.EPERM) && os.Geteuid() == 0 {
+		tb.Skip("PostgreSQL does not run as root, and this machine gives no user namespace")
+	}
+	if err != nil {
+		tb.Fatalf("initdb: %v: %s", err, out)
+	}
+	s := &Server{
+		Source: "postgres://rik:hunter2@/rik?host=" + dir, Dir: dir, socket: filepath.Join(dir, ".s.PGSQL.5432"), log: filepath.Join(dir, "log"),
+		command: func() *exec.Cmd {
+			return start("postgres", "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "shared_buffers=16MB")
+		},
+	}
+	s.begin(tb)
+	return s
+}
