@@ -58,11 +58,14 @@ type Endpoint struct {
 // Datastore is an open datastore. Close stops the parts that run in this process.
 type Datastore struct {
 	endpoint Endpoint
-	close    func() error
-	failed   <-chan error
-	space    func() error
-	cleanup  func() error
-	members  *etcd.Server
+	client   *clientv3.Client
+	// files are the files of a SQLite database.
+	files   []string
+	close   func() error
+	failed  <-chan error
+	space   func() error
+	cleanup func() error
+	members *etcd.Server
 }
 
 // kind is the kind of datastore that the scheme of an endpoint selects.
@@ -206,7 +209,7 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 			return nil, err
 		}
 		terms.Guard(e.Servers)
-		return &Datastore{endpoint: e}, nil
+		return (&Datastore{endpoint: e}).connect()
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("creating the datastore's directory: %w", err)
@@ -224,6 +227,16 @@ func Open(ctx context.Context, cfg Config) (*Datastore, error) {
 	if err != nil {
 		return nil, errors.Join(err, cleanup())
 	}
+	return d.connect()
+}
+
+// connect creates the client of the methods that need one. It does not wait for a connection.
+func (d *Datastore) connect() (*Datastore, error) {
+	client, err := d.endpoint.Client(zap.NewNop())
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	d.client = client
 	return d, nil
 }
 
@@ -248,7 +261,7 @@ func (d *Datastore) openKine(ctx context.Context, cfg Config, sockets string) er
 		return withoutPassword(err, cfg.Endpoint)
 	}
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
-	d.close = server.Close
+	d.close, d.files = server.Close, server.Files()
 	if strings.HasPrefix(cfg.Endpoint, "sqlite://") && !cfg.serveDamaged {
 		// A database server has checksums of its own. SQLite has none.
 		if err := d.checkObjects(ctx); err != nil {
@@ -282,6 +295,9 @@ func (d *Datastore) Space() error {
 // last client has ended.
 func (d *Datastore) Close() error {
 	var problems []error
+	if d.client != nil {
+		problems = append(problems, d.client.Close())
+	}
 	if d.close != nil {
 		problems = append(problems, d.close())
 	}

@@ -4,10 +4,11 @@
 package database
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,9 +27,11 @@ type Server struct {
 	Dir string
 
 	command func() *exec.Cmd
-	socket  string
 	log     string
+	ready   string // the message of a server that accepts connections
 	running *run
+	// logBefore is the size of the log when the server was started.
+	logBefore int64
 }
 
 // run is one process of a server.
@@ -55,11 +58,11 @@ func (s *Server) Start(tb testing.TB) {
 			// The processes of a killed PostgreSQL end shortly after it, and then it can start again.
 			s.Launch(tb)
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
-		if err != nil {
-			return errors.Join(err, s.lastLog())
+		text, err := os.ReadFile(s.log)
+		if err == nil && !bytes.Contains(text[s.logBefore:], []byte(s.ready)) {
+			err = fmt.Errorf("its log ends with: %s", text[max(0, len(text)-logTail):])
 		}
-		return conn.Close()
+		return err
 	})
 }
 
@@ -68,6 +71,9 @@ func (s *Server) Launch(tb testing.TB) {
 	tb.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
+		tb.Fatal(err)
+	}
+	if s.logBefore, err = log.Seek(0, io.SeekEnd); err != nil {
 		tb.Fatal(err)
 	}
 	r := &run{cmd: s.command(), ended: make(chan struct{})}
@@ -102,14 +108,6 @@ func (s *Server) end(signal syscall.Signal) {
 
 // logTail is the part of the log that a failed test shows, in bytes.
 const logTail = 2000
-
-func (s *Server) lastLog() error {
-	text, err := os.ReadFile(s.log)
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("its log ends with: %s", text[max(0, len(text)-logTail):])
-}
 
 // socketDir returns a directory for a database. Its path is short, because the path of a socket
 // has at most 107 bytes.
@@ -148,7 +146,7 @@ func MariaDBIn(tb testing.TB, data string) *Server {
 	if base := os.Getenv("RIK_MARIADB_SHARE"); base != "" {
 		arguments = append(arguments, "--lc-messages-dir="+base)
 	}
-	s := &Server{Source: "mysql://root:hunter2@unix(" + socket + ")/rik", Dir: dir, socket: socket, log: filepath.Join(dir, "log"), command: func() *exec.Cmd {
+	s := &Server{Source: "mysql://root:hunter2@unix(" + socket + ")/rik", Dir: dir, log: filepath.Join(dir, "log"), ready: "ready for connections", command: func() *exec.Cmd {
 		return command(dir, program, arguments...)
 	}}
 	s.begin(tb)
@@ -222,7 +220,7 @@ func PostgreSQLIn(tb testing.TB, data string) *Server {
 		tb.Fatalf("initdb: %v: %s", err, out)
 	}
 	s := &Server{
-		Source: "postgres://rik:hunter2@/rik?host=" + dir, Dir: dir, socket: filepath.Join(dir, ".s.PGSQL.5432"), log: filepath.Join(dir, "log"),
+		Source: "postgres://rik:hunter2@/rik?host=" + dir, Dir: dir, log: filepath.Join(dir, "log"), ready: "ready to accept connections",
 		command: func() *exec.Cmd {
 			return start("postgres", "-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "shared_buffers=16MB")
 		},

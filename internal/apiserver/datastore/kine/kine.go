@@ -25,6 +25,7 @@ import (
 	"github.com/k3s-io/kine/pkg/tls"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
@@ -34,10 +35,11 @@ import (
 
 // The intervals and sizes of kine's own command. The library has no defaults for them.
 const (
-	notifyInterval   = 5 * time.Second
-	emulatedVersion  = "3.6.16"
-	compactTimeout   = 5 * time.Second
-	compactMinRetain = 1000
+	notifyInterval  = 5 * time.Second
+	emulatedVersion = "3.6.16"
+	// compactTimeout bounds one transaction of a compaction. kine's own 5 s are shorter than the
+	// wait for a lock of SQLite: under load, no compaction ever succeeded.
+	compactTimeout   = time.Minute
 	compactBatchSize = 1000
 	pollBatchSize    = 500
 	// requestOverhead is the size that gRPC adds to the largest request of etcd, in bytes.
@@ -45,6 +47,9 @@ const (
 	// stopTimeout is how long requests in flight may take at the end.
 	stopTimeout = 2 * time.Second
 )
+
+// KeptRevisions is the number of the latest revisions that no compaction removes.
+const KeptRevisions = 1000
 
 // Config selects the database.
 type Config struct {
@@ -179,7 +184,7 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 		BackendTLSConfig:     tls.Config{CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile},
 		// kine does not compact by itself: the API server compacts, as with etcd.
 		CompactTimeout:   compactTimeout,
-		CompactMinRetain: compactMinRetain,
+		CompactMinRetain: KeptRevisions,
 		CompactBatchSize: compactBatchSize,
 		PollBatchSize:    pollBatchSize,
 	})
@@ -189,8 +194,12 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 	if backend == nil {
 		return errors.New("programmer error: the source is not a SQL database")
 	}
+	repaired := newBackend(backend, s.file == nil)
 	if strings.HasPrefix(cfg.Source, "mysql://") {
 		if err := distinguishCase(open, cfg); err != nil {
+			return err
+		}
+		if repaired.size, err = mysqlSize(open, cfg); err != nil {
 			return err
 		}
 	}
@@ -211,9 +220,9 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 		grpc.MaxConcurrentStreams(embed.DefaultMaxConcurrentStreams),
 		grpc.MaxRecvMsgSize(embed.DefaultMaxRequestBytes+requestOverhead),
 		grpc.MaxSendMsgSize(math.MaxInt32),
-		grpc.UnaryInterceptor(newFailures(cfg.Logger).intercept),
+		grpc.ChainUnaryInterceptor(limitSize, newFailures(cfg.Logger).intercept),
 	)
-	server.New(backend, "unix", notifyInterval, emulatedVersion).Register(served)
+	server.New(repaired, "unix", notifyInterval, emulatedVersion).Register(served)
 	s.running.Go(func() {
 		if err := served.Serve(listener); err != nil {
 			logrus.Errorf("serving the SQL datastore: %v", err)
@@ -229,8 +238,26 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 	return nil
 }
 
+// limitSize refuses requests that etcd refuses, as an interceptor. Otherwise an object could be
+// too large for the datastore that a cluster moves to.
+func limitSize(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if r, ok := req.(interface{ Size() int }); ok && r.Size() > embed.DefaultMaxRequestBytes {
+		return nil, rpctypes.ErrGRPCRequestTooLarge
+	}
+	return handler(ctx, req)
+}
+
 // Endpoint returns the URL for an etcd client.
 func (s *Server) Endpoint() string { return "unix://" + s.socket }
+
+// Files returns the files of a SQLite database: the main file and its log, which may not exist
+// yet. It returns none for another database.
+func (s *Server) Files() []string {
+	if s.file == nil {
+		return nil
+	}
+	return []string{s.file.path, s.file.path + "-wal"}
+}
 
 // Close stops serving and waits until the database is closed. A SQLite database is then
 // completely in its file.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,6 +24,10 @@ import (
 
 // aboutRequests are the prefixes of the messages that contain a request.
 var aboutRequests = []string{"error in txn ", "error in put ", "error in compact ", "error while range on "}
+
+// compacted ends the message about a watch that starts too early, which is no failure: the
+// client receives the revision from which it can start.
+var compacted = rpctypes.ErrGRPCCompacted.Error()
 
 const (
 	// maxMessage bounds the logged part of kine's other messages, in bytes.
@@ -53,6 +58,9 @@ func (forward) Levels() []logrus.Level { return logrus.AllLevels }
 
 // Fire implements logrus.Hook.
 func (f forward) Fire(e *logrus.Entry) error {
+	if strings.HasSuffix(e.Message, compacted) {
+		return nil
+	}
 	for _, prefix := range aboutRequests {
 		if strings.HasPrefix(e.Message, prefix) {
 			return nil

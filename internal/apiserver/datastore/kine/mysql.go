@@ -71,3 +71,24 @@ func openMySQL(cfg Config) (*sql.DB, error) {
 	}
 	return sql.OpenDB(connector), nil
 }
+
+// mysqlSize returns a function with the size of the table's file. kine's own query returns
+// statistics, which stay the same until a tenth of the rows have changed. The function fails for
+// a user without the privilege PROCESS. Its connection is closed when ctx ends.
+func mysqlSize(ctx context.Context, cfg Config) (func(context.Context) (int64, error), error) {
+	db, err := openMySQL(cfg)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	context.AfterFunc(ctx, func() { _ = db.Close() })
+	return func(ctx context.Context) (size int64, err error) {
+		for _, table := range []string{"INNODB_SYS_TABLESPACES", "INNODB_TABLESPACES"} { // MariaDB, MySQL
+			err = db.QueryRowContext(ctx, "SELECT FILE_SIZE FROM information_schema."+table+" WHERE NAME = CONCAT(DATABASE(), '/kine')").Scan(&size)
+			if err == nil {
+				return size, nil
+			}
+		}
+		return 0, err
+	}, nil
+}
