@@ -147,6 +147,7 @@ var Rules = append(rikctlRules(), []Rule{
 	{Under: "internal/doctor", May: append([]string{"internal/riklet"}, shared...), MustNot: heavy},
 	{Under: "internal/controller", May: shared, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/apiserver", May: append([]string{"config", "internal/backup"}, shared...)},
+	{Under: "internal/apiserver/datastore/datastoretest", May: append([]string{"internal/apiserver", "internal/testkit"}, shared...)},
 	{Under: "internal/multicluster/schema", May: []string{"api/apiresource"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/schema/compat", May: []string{"api/apiresource", "internal/multicluster/schema", "internal/multicluster/negotiation/plan"}, MustNot: []string{"k8s.io/kubernetes"}},
 	{Under: "internal/multicluster/negotiation/plan", May: []string{"api", "internal/excerpt", "internal/multicluster/schema"}, MustNot: []string{"k8s.io/kubernetes"}},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"sync/atomic"
 
 	"github.com/k3s-io/kine/pkg/server"
@@ -190,6 +191,38 @@ func (b *backend) Watch(ctx context.Context, key, end string, revision int64) se
 	}
 	defer settled()
 	return b.Backend.Watch(ctx, key, end, revision)
+}
+
+// compacting is the number of running compactions in this process.
+var compacting atomic.Int32
+
+// errCompaction is the panic of exit.
+var errCompaction = errors.New("the database ended the transaction of a compaction")
+
+// exit replaces the end of the process. kine ends it if the connection to the database breaks
+// during a compaction. That transaction is complete or not there, so the next compaction can
+// continue.
+func exit(code int) {
+	if compacting.Load() > 0 {
+		panic(errCompaction)
+	}
+	os.Exit(code)
+}
+
+// Compact implements server.Backend.
+func (b *backend) Compact(ctx context.Context, revision int64) (now int64, err error) {
+	compacting.Add(1)
+	defer compacting.Add(-1)
+	defer func() {
+		switch r := recover(); r {
+		case nil:
+		case errCompaction:
+			err = errCompaction
+		default:
+			panic(r)
+		}
+	}()
+	return b.Backend.Compact(ctx, revision)
 }
 
 // DbSize implements server.Backend.

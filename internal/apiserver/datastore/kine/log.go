@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -50,6 +51,9 @@ func forwardLogs(logger *slog.Logger) {
 		logrus.SetLevel(logrus.WarnLevel)
 		logrus.SetOutput(io.Discard)
 		logrus.AddHook(forward{logger})
+		logrus.StandardLogger().ExitFunc = exit
+		// The driver prints each broken connection. The failed requests are logged.
+		_ = mysql.SetLogger(&mysql.NopLogger{}) // fails only for nil
 	})
 }
 
@@ -71,7 +75,7 @@ func (f forward) Fire(e *logrus.Entry) error {
 		level = slog.LevelWarn
 	}
 	f.logger.Log(context.Background(), level, "SQL datastore", "message", cut(e.Message))
-	if e.Level == logrus.FatalLevel {
+	if e.Level == logrus.FatalLevel && compacting.Load() == 0 {
 		// kine ends the process, because it is not certain whether a transaction was stored.
 		f.logger.Error("the SQL datastore ends the server; next: start it again. If it ends again, the database is damaged or its disk is full: free space, or restore the database and the data directory from a backup")
 	}

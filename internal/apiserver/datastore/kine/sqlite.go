@@ -29,6 +29,11 @@ const (
 	sqliteConnections = 10
 	// vacuumInterval is the pause between two checks of the file's free pages and log.
 	vacuumInterval = time.Minute
+	// logInterval is the pause between two checks of the log's size, and logAtMost is the size in
+	// bytes above which it is moved into the file and emptied. SQLite's own checkpoints do not empty
+	// the log while there are readers, of which an API server always has some.
+	logInterval = 2 * time.Second
+	logAtMost   = 16 << 20
 	// freeAtMost is the share of free pages, in percent, above which they are returned to the
 	// disk.
 	freeAtMost = 10
@@ -197,16 +202,29 @@ func (f *sqliteFile) check(ctx context.Context) error {
 
 // keep returns free pages to the disk and truncates the log, until ctx ends.
 func (f *sqliteFile) keep(ctx context.Context) {
-	ticker := time.NewTicker(vacuumInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+	var vacuumed, problem time.Time
+	for vacuumed = time.Now(); pause.For(ctx, logInterval); {
+		var err error
+		if time.Since(vacuumed) >= vacuumInterval {
+			err = f.vacuum(ctx)
+			vacuumed = time.Now()
+		} else if log, statErr := os.Stat(f.path + "-wal"); statErr == nil && log.Size() > logAtMost {
+			err = f.checkpoint(ctx)
 		}
-		if err := f.vacuum(ctx); err != nil && ctx.Err() == nil {
-			f.logger.Debug("shrinking the SQLite file failed", "file", f.path, "err", err)
+		if err == nil {
+			problem = time.Time{}
+			continue
+		}
+		if problem.IsZero() {
+			problem = time.Now()
+		}
+		// A reader may be slow once. A failure that lasts lets the files grow.
+		level := slog.LevelDebug
+		if time.Since(problem) > vacuumInterval {
+			level, problem = slog.LevelWarn, time.Now()
+		}
+		if ctx.Err() == nil {
+			f.logger.Log(ctx, level, "shrinking the SQLite file failed", "file", f.path, "err", err)
 		}
 	}
 }
