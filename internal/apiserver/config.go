@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	rikvalidation "rik.dev/rik/internal/apiserver/apis/rik/validation"
@@ -60,6 +61,8 @@ type Config struct {
 	DatastoreEndpoint string
 	// DatastoreCAFile, DatastoreCertFile and DatastoreKeyFile are for an external datastore.
 	DatastoreCAFile, DatastoreCertFile, DatastoreKeyFile string
+	// Metrics registers the metrics of the datastore. It is optional.
+	Metrics prometheus.Registerer
 	// DatastoreQuota is the maximum size of the embedded etcd's database in bytes. Zero means 8
 	// GiB.
 	DatastoreQuota int64

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -53,6 +52,7 @@ type Server struct {
 	listener net.Listener
 	legacy   net.Listener
 	store    *datastore.Datastore
+	upkeep   *datastore.Upkeep
 	found    found
 	chain    *chain
 	url      string
@@ -163,6 +163,13 @@ func (s *Server) openDatastore(ctx context.Context) error {
 	}
 	s.store = store
 	s.closers = append(s.closers, store.Close)
+	s.upkeep = datastore.NewUpkeep(store, s.logger)
+	if s.cfg.Metrics != nil {
+		if err := s.cfg.Metrics.Register(s.upkeep); err != nil {
+			return fmt.Errorf("registering the metrics of the datastore: %w", err)
+		}
+		s.closers = append(s.closers, func() error { s.cfg.Metrics.Unregister(s.upkeep); return nil })
+	}
 	return nil
 }
 
@@ -174,12 +181,7 @@ func (s *Server) build(ctx context.Context) error {
 	}
 	s.closers = append(s.closers, client.Close)
 	monitor := outage.New(outage.Config{
-		// Any key works. The response must come from a quorum of an etcd cluster, or from the
-		// database.
-		Probe: func(ctx context.Context) error {
-			_, err := client.Get(ctx, "/rik.dev/cluster", clientv3.WithKeysOnly())
-			return err
-		},
+		Probe:     s.store.Healthy,
 		Datastore: s.cfg.datastore().Describe(), Logger: s.logger,
 	})
 	// The control plane keeps the context while it runs.
@@ -238,6 +240,7 @@ func (s *Server) serve(ctx context.Context) error {
 	group.Go(func() error { return s.runControllers(dependents) })
 	group.Go(func() error { return s.creds.server.Run(dependents) })
 	group.Go(func() error { return s.chain.outage.Run(dependents) })
+	group.Go(func() error { return s.upkeep.Run(dependents) })
 	group.Go(func() error { return s.runAdminLeaf(dependents) })
 	if s.legacy != nil {
 		group.Go(func() error { return s.runLegacy(dependents) })

@@ -132,6 +132,7 @@ func newPlane(ctx context.Context, settings ControlPlane, authority *pki.Authori
 			return nil, err
 		}
 	}
+	cfg.Metrics = legacyregistry.Registerer()
 	cfg.Authority, cfg.Sessions, cfg.NodePorts, cfg.Routes = authority, &p.late, nodePorts, p.routes.list
 	p.api, err = apiserver.New(ctx, cfg)
 	if err != nil {

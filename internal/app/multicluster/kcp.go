@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
 	"rik.dev/rik/internal/apiserver"
@@ -100,6 +101,7 @@ func (k *kcp) complete(log *slog.Logger) error {
 	k.server.Logger = log.With("component", "apiserver")
 	k.server.Loss = storage.Loss
 	k.server.DatastoreQuota = int64(k.quota)
+	k.server.Metrics = legacyregistry.Registerer()
 	return errors.Join(k.server.Validate(), k.restore.Validate(), k.controllers.validate())
 }
 

@@ -24,13 +24,10 @@ const (
 	// spaceTimeout bounds one check. A defragmentation of 8 GiB takes most of it.
 	spaceTimeout = 5 * time.Minute
 	// warnAt is the share of the quota, in percent, above which the administrator is warned.
-	warnAt = 80
+	warnAt = 60
 	// clearBelow is the share of the quota, in percent, below which writes are allowed again.
 	// Above it the next write would be refused.
 	clearBelow = 95
-	// shrinkAt is the share of the quota, in percent, that free pages must have before the
-	// database of a running server is defragmented. Requests wait during a defragmentation.
-	shrinkAt = 25
 	// startShrinkMegabytes is the minimum gain for a defragmentation at the start.
 	startShrinkMegabytes = 100
 	// spaceLogged is the pause between two log messages with the same content.
@@ -50,14 +47,16 @@ type usage struct {
 // action is the reaction to a usage.
 type action struct {
 	// compact drops old revisions. etcd refuses the API server's compaction while it is full.
-	compact                  bool
-	defragment, disarm, warn bool
+	compact bool
+	// defragment returns free pages to the disk. Requests wait for it, so that it runs only while
+	// writes are refused anyway, at the start, and on request.
+	defragment   bool
+	disarm, warn bool
 }
 
 func decideSpace(u usage) action {
 	a := action{compact: u.alarm, warn: u.alarm || u.inUse*100 >= u.quota*warnAt}
-	free := u.size - u.inUse
-	a.defragment = free*100 >= u.quota*shrinkAt || u.alarm && free > 0 && u.size*100 >= u.quota*clearBelow && u.inUse*100 < u.quota*clearBelow
+	a.defragment = u.alarm && u.size*100 >= u.quota*clearBelow && u.inUse*100 < u.quota*clearBelow
 	a.disarm = u.alarm && u.size*100 < u.quota*clearBelow
 	return a
 }
@@ -186,7 +185,7 @@ func (s *space) note(u usage, warn bool) {
 			"bytesInUse", u.inUse, "quota", u.quota)
 		return
 	}
-	s.logger.Warn("the datastore's quota is nearly used up; next: delete objects, or start the server with a larger --datastore-quota",
+	s.logger.Warn("much of the datastore's quota is used; next: delete objects, or start the server with a larger --datastore-quota",
 		"bytesInUse", u.inUse, "quota", u.quota)
 }
 

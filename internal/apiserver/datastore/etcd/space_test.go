@@ -25,7 +25,7 @@ func TestDecideSpace(t *testing.T) {
 	}{
 		"small":                         {usage{size: 10 * mb, inUse: 5 * mb, quota: 1000 * mb}, action{}},
 		"nearly full":                   {usage{size: 900 * mb, inUse: 850 * mb, quota: 1000 * mb}, action{warn: true}},
-		"much is free":                  {usage{size: 700 * mb, inUse: 100 * mb, quota: 1000 * mb}, action{defragment: true}},
+		"much is free":                  {usage{size: 700 * mb, inUse: 100 * mb, quota: 1000 * mb}, action{}},
 		"full of objects":               {usage{size: 1000 * mb, inUse: 990 * mb, quota: 1000 * mb, alarm: true}, action{compact: true, warn: true}},
 		"full of free pages":            {usage{size: 1000 * mb, inUse: 900 * mb, quota: 1000 * mb, alarm: true}, action{compact: true, warn: true, defragment: true}},
 		"full before the quota is more": {usage{size: 1000 * mb, inUse: 990 * mb, quota: 2000 * mb, alarm: true}, action{compact: true, warn: true, disarm: true}},
