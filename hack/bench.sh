@@ -15,6 +15,10 @@ make --no-print-directory build "$PWD/bin/kube-apiserver" "$PWD/bin/kube-control
 hack/say.sh "building the baseline: the control plane without rik"
 go build -tags "$RIK_TAGS" -ldflags '-s -w' -o bin/floor ./bench/floor
 go test -c -tags "$RIK_TAGS" -o bin/bench.test ./bench
+# PostgreSQL and MariaDB, for BenchmarkDatastores. Without them it leaves these two out.
+if databases=$(hack/databases.sh bin/databases); then
+  while IFS= read -r assignment; do export "${assignment?}"; done <<<"$databases"
+fi
 hack/say.sh "measuring (some minutes; do not use the machine meanwhile)"
 pattern=$(IFS='|'; echo "${*:-.}")
 (cd bench && ../bin/bench.test -test.run '^$' -test.bench "$pattern" -test.benchtime 1x -test.timeout 1h) 2>&1 | tee bin/bench.txt

@@ -6,8 +6,9 @@
 #   soundness        millions of pairs of schemas and documents, with a new seed in each run
 #   laws             the laws of the meet, on thousands of families of schemas
 #   fuzz             one minute for each fuzz target
-#   databases        PostgreSQL and MariaDB below the API; the servers are fetched from Debian
-#                    into bin and not installed
+#   datastores       every kind of datastore: killed under load, an outage of a minute, 100,000
+#                    updates, and with root a full and a slow disk; PostgreSQL and MariaDB are
+#                    fetched from Debian into bin and not installed
 #   leaks            creates and deletes thousands of instances, of which nothing may remain
 #                    (root)
 #   backups          20 backups under load, each restored and compared
@@ -27,7 +28,7 @@
 # fuzz target also writes its input to testdata/fuzz of its package, and a drill prints its seed.
 # The output also lists the parts that this machine could not run. They do not fail the run.
 #
-# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|databases|leaks|backups|leader|damage|drills|benchmarks|bare|installs|foreign|reproducible|compose]...;
+# usage: nightly.sh [tests|vulnerabilities|soundness|laws|fuzz|datastores|leaks|backups|leader|damage|drills|benchmarks|bare|installs|foreign|reproducible|compose]...;
 # all parts without an argument.
 # RIK_SCHEMA_PAIRS, RIK_SCHEMA_SEED, RIK_LAWS, RIK_FUZZ_TIME and RIK_DRILL_ROUNDS set how much
 # runs. RIK_DRILL_SEED repeats the choices of a drill.
@@ -85,13 +86,17 @@ fuzz() {
   done < <(git grep -o -E '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's/func //')
 }
 
-# MariaDB and PostgreSQL below the API.
-databases() {
+# Every kind of datastore, in the long form of its tests.
+datastores() {
   local found assignments=()
   found=$(hack/databases.sh bin/databases) || { failed+=("hack/databases.sh bin/databases"); return 0; }
   mapfile -t assignments <<<"$found"
+  assignments+=(RIK_E2E_LONG=1)
+  if root_for "datastores on a full and on a slow disk"; then
+    assignments+=(RIK_PRIVILEGED=1)
+  fi
   try env "${assignments[@]}" \
-    go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run 'PostgreSQL|MariaDB|Database' ./internal/apiserver/datastore/kine
+    go test -tags "$RIK_TAGS" -count=1 -timeout 3h -v ./internal/apiserver/datastore/...
 }
 
 # Instances with network connections, microVMs on a fake VMM, and 200 microVMs that boot.
@@ -190,7 +195,7 @@ compose() {
   try hack/images-equal.sh
 }
 
-all=(tests vulnerabilities soundness laws fuzz databases leaks backups leader damage drills benchmarks bare installs foreign reproducible compose)
+all=(tests vulnerabilities soundness laws fuzz datastores leaks backups leader damage drills benchmarks bare installs foreign reproducible compose)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for part in "$@"; do
   [[ " ${all[*]} " == *" $part "* ]] || { echo "usage: nightly.sh [$(IFS='|'; echo "${all[*]}")]..." >&2; exit 2; }

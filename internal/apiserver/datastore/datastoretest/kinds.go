@@ -40,23 +40,37 @@ type Kind struct {
 	New func(tb testing.TB) *Backing
 	// SQL is whether kine serves it.
 	SQL bool
+	// In is New with all files of the datastore in a directory, which is empty. It is nil for
+	// etcd clusters, whose members store as the embedded etcd does.
+	In func(tb testing.TB, dir string) *Backing
 }
 
 // Kinds are all kinds of datastores.
 func Kinds() []Kind {
 	return []Kind{
-		{Name: "embedded-etcd", New: func(tb testing.TB) *Backing { return embedded(tb, "") }},
+		{Name: "embedded-etcd", New: func(tb testing.TB) *Backing { return embedded(tb, "", tb.TempDir()) }, In: func(tb testing.TB, dir string) *Backing { return embedded(tb, "", dir) }},
 		{Name: "etcd-1", New: func(tb testing.TB) *Backing { return EtcdCluster(tb, 1) }},
 		{Name: "etcd-3", New: func(tb testing.TB) *Backing { return EtcdCluster(tb, 3) }},
-		{Name: "SQLite", New: func(tb testing.TB) *Backing { return embedded(tb, "sqlite://") }, SQL: true},
-		{Name: "PostgreSQL", New: func(tb testing.TB) *Backing { return sqlServer(tb, database.PostgreSQL(tb)) }, SQL: true},
-		{Name: "MariaDB", New: func(tb testing.TB) *Backing { return sqlServer(tb, database.MariaDB(tb)) }, SQL: true},
+		{
+			Name: "SQLite", SQL: true, New: func(tb testing.TB) *Backing { return embedded(tb, "sqlite://", tb.TempDir()) },
+			In: func(tb testing.TB, dir string) *Backing { return embedded(tb, "sqlite://", dir) },
+		},
+		{
+			Name: "PostgreSQL", SQL: true, New: func(tb testing.TB) *Backing { return sqlServer(tb, database.PostgreSQL(tb)) },
+			In: func(tb testing.TB, dir string) *Backing { return sqlServer(tb, database.PostgreSQLIn(tb, dir)) },
+		},
+		{
+			Name: "MariaDB", SQL: true, New: func(tb testing.TB) *Backing { return sqlServer(tb, database.MariaDB(tb)) },
+			In: func(tb testing.TB, dir string) *Backing { return sqlServer(tb, database.MariaDBIn(tb, dir)) },
+		},
 	}
 }
 
 // Server is a process of a datastore other than the API server's.
 type Server interface {
+	// Kill ends the process with SIGKILL, if it runs.
 	Kill()
+	// Start starts the process after it has ended.
 	Start(tb testing.TB)
 }
 
@@ -68,9 +82,9 @@ type Backing struct {
 	Servers []Server
 }
 
-func embedded(tb testing.TB, endpoint string) *Backing {
+func embedded(tb testing.TB, endpoint, dir string) *Backing {
 	tb.Helper()
-	return &Backing{Config: datastore.Config{Endpoint: endpoint, Dir: tb.TempDir(), Logger: Logger(tb)}}
+	return &Backing{Config: datastore.Config{Endpoint: endpoint, Dir: dir, Logger: Logger(tb)}}
 }
 
 func sqlServer(tb testing.TB, s *database.Server) *Backing {
@@ -121,7 +135,7 @@ func Connect(tb testing.TB, e datastore.Endpoint) *kubernetes.Client {
 
 // Variables of the processes that Main runs instead of tests.
 const (
-	envMember = "RIK_DATASTORETEST_MEMBER"
+	EnvMember = "RIK_DATASTORETEST_MEMBER"
 	envHost   = "RIK_DATASTORETEST_HOST"
 )
 
@@ -130,8 +144,8 @@ const (
 func Main(m *testing.M) {
 	var err error
 	switch {
-	case os.Getenv(envMember) != "":
-		err = runMember(os.Getenv(envMember))
+	case os.Getenv(EnvMember) != "":
+		err = runMember(os.Getenv(EnvMember))
 	case os.Getenv(envHost) != "":
 		err = runHost(os.Getenv(envHost))
 	default:
@@ -141,6 +155,7 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	os.Exit(0)
 }
 
 // program is a process that Main runs.
@@ -194,7 +209,7 @@ func EtcdCluster(tb testing.TB, size int) *Backing {
 		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 			tb.Fatal(err)
 		}
-		p := &program{env: envMember + "=" + path, log: filepath.Join(dir, c.Name+".log")}
+		p := &program{env: EnvMember + "=" + path, log: filepath.Join(dir, c.Name+".log")}
 		p.Start(tb)
 		tb.Cleanup(func() {
 			p.Kill()

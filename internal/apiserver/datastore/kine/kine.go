@@ -101,7 +101,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 
 // open prepares the database and serves it until run ends. ctx bounds the preparation.
 func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
-	source, pool := cfg.Source, generic.ConnectionPoolConfig{MaxIdle: 2}
+	source, pool := cfg.Source, generic.ConnectionPoolConfig{MaxIdle: serverConnections, MaxOpen: serverConnections}
 	if strings.HasPrefix(source, "sqlite://") {
 		if s.file, err = openSQLite(ctx, cfg); err != nil {
 			return err
@@ -111,6 +111,11 @@ func (s *Server) open(ctx, run context.Context, cfg Config) (err error) {
 	}
 	return s.serve(ctx, run, cfg, source, pool)
 }
+
+// serverConnections bounds the connections to a database server, and is how many stay open. With
+// kine's default of two idle ones, most concurrent writes would open a connection of their own,
+// which takes PostgreSQL longer than the write. PostgreSQL accepts 100 in its default settings.
+const serverConnections = 16
 
 // openAttempt is how long kine tries to open a database before connect starts again.
 const openAttempt = 15 * time.Second
