@@ -324,9 +324,9 @@ func (l *Load) check(tb testing.TB, final map[string]*mvccpb.KeyValue) {
 		case confirmed && (want.key != c.key || want.value != c.value):
 			report("revision %d of the watch is %s = %.40q, and %s = %.40q was confirmed", c.revision, c.key, c.value, want.key, want.value)
 		case !confirmed && c.value != "" && !l.possible[c.value]:
-			report("the watch delivered %s = %.40q at %d, which nobody wrote", c.key, c.value, c.revision)
+			report("the watch delivered %s = %.40q at %d, which no writer wrote", c.key, c.value, c.revision)
 		case !confirmed && c.value == "" && !l.possible[fmt.Sprintf("%s@%d", c.key, state[c.key].revision)]:
-			report("the watch delivered a deletion of %s at %d, which nobody requested", c.key, c.revision)
+			report("the watch delivered a deletion of %s at %d, which no writer requested", c.key, c.revision)
 		}
 		state[c.key] = c
 	}
