@@ -142,7 +142,9 @@ func MariaDBIn(tb testing.TB, data string) *Server {
 	dir := socketDir(tb)
 	socket := filepath.Join(dir, "s.sock")
 	data = dataDir(tb, dir, data)
-	arguments := []string{"--no-defaults", "--datadir=" + data, "--socket=" + socket, "--skip-networking", "--skip-grant-tables", "--innodb-buffer-pool-size=16M", "--user=root"}
+	arguments := []string{"--no-defaults", "--datadir=" + data, "--socket=" + socket, "--skip-networking", "--skip-grant-tables", "--innodb-buffer-pool-size=16M", "--user=root",
+		// Without a synchronized binary log, a commit is visible before it is durable.
+		"--log-bin=binlog", "--sync-binlog=1"}
 	if base := os.Getenv("RIK_MARIADB_SHARE"); base != "" {
 		arguments = append(arguments, "--lc-messages-dir="+base)
 	}

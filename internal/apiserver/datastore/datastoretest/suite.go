@@ -433,13 +433,13 @@ func (s *suite) sizes(t *testing.T) {
 func (s *suite) compaction(t *testing.T) {
 	const keys, kept = "/registry/compacted/", 1100
 	old := s.put(t, keys+"a", "one", 0)
-	target := s.put(t, keys+"a", "two", old)
+	s.put(t, keys+"a", "two", old)
 	deleted := s.put(t, keys+"b", "gone", 0)
 	gone, err := s.client.OptimisticDelete(t.Context(), keys+"b", deleted, kubernetes.DeleteOptions{GetOnFailure: true})
 	if err != nil || !gone.Succeeded {
 		t.Fatal(gone, err)
 	}
-	target = gone.Revision
+	target := gone.Revision
 	var group sync.WaitGroup
 	for w := range 8 {
 		group.Go(func() {

@@ -133,6 +133,9 @@ func (b *backend) judge(now int64, kv *server.KeyValue, ok bool, guard int64, er
 func (b *backend) Get(ctx context.Context, key string, revision int64, keysOnly bool) (int64, *server.KeyValue, error) {
 	written := b.written.Load()
 	now, kv, err := b.Backend.Get(ctx, key, revision, keysOnly)
+	if errors.Is(err, server.ErrFutureRev) && b.reached(ctx, revision) {
+		return max(revision, written), nil, nil
+	}
 	if err == nil {
 		// For a missing key kine returns a revision from memory, which may be an older one.
 		now = max(now, written)
@@ -164,10 +167,20 @@ func (b *backend) List(ctx context.Context, key, end string, limit, revision int
 		}
 	}
 	now, list, err := b.Backend.List(ctx, key, end, limit, at, keysOnly)
+	if errors.Is(err, server.ErrFutureRev) && b.reached(ctx, at) {
+		return at, nil, nil
+	}
 	if err == nil && revision == 0 {
 		now = at
 	}
 	return now, list, err
+}
+
+// reached reports whether the database has a revision. For an empty list kine compares with a
+// revision from memory, which may be an older one, and calls the requested one a future one.
+func (b *backend) reached(ctx context.Context, revision int64) bool {
+	now, _, err := b.Backend.Count(ctx, "a", "a", 0)
+	return err == nil && revision <= now
 }
 
 // Count implements server.Backend. The returned revision is that of the count. kine calls it for

@@ -204,6 +204,9 @@ func (s *Server) serve(starting, ctx context.Context, cfg Config, source string,
 		if err := distinguishCase(open, cfg); err != nil {
 			return err
 		}
+		if err := warnOfSettings(open, cfg); err != nil {
+			return err
+		}
 		if repaired.size, err = mysqlSize(open, cfg); err != nil {
 			return err
 		}

@@ -72,6 +72,26 @@ func openMySQL(cfg Config) (*sql.DB, error) {
 	return sql.OpenDB(connector), nil
 }
 
+// warnOfSettings logs a warning if a crash of the database can take back changes that watches
+// have delivered: InnoDB shows a change to others before it is in the redo log, unless the binary
+// log orders the commits. The revision of such a change is then used for another one.
+func warnOfSettings(ctx context.Context, cfg Config) (err error) {
+	db, err := openMySQL(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var binaryLog, syncLog, flush int
+	if err := db.QueryRowContext(ctx, "SELECT @@log_bin, @@sync_binlog, @@innodb_flush_log_at_trx_commit").Scan(&binaryLog, &syncLog, &flush); err != nil {
+		return fmt.Errorf("reading the settings of the database: %w", err)
+	}
+	if binaryLog != 1 || syncLog != 1 || flush != 1 {
+		cfg.Logger.Warn("changes may be lost when the database crashes; next: set log_bin=binlog, sync_binlog=1 and innodb_flush_log_at_trx_commit=1 in its configuration",
+			"log_bin", binaryLog, "sync_binlog", syncLog, "innodb_flush_log_at_trx_commit", flush)
+	}
+	return nil
+}
+
 // mysqlSize returns a function with the size of the table's file. kine's own query returns
 // statistics, which stay the same until a tenth of the rows have changed. The function fails for
 // a user without the privilege PROCESS. Its connection is closed when ctx ends.
