@@ -175,10 +175,13 @@ func (c Config) validateLegacy() error {
 	return nil
 }
 
+// DatastoreDir returns the directory of an embedded datastore in a data directory.
+func DatastoreDir(dataDir string) string { return filepath.Join(dataDir, datastoreDir) }
+
 func (c Config) datastore() datastore.Config {
 	dir := ""
 	if c.DataDir != "" {
-		dir = filepath.Join(c.DataDir, datastoreDir)
+		dir = DatastoreDir(c.DataDir)
 	}
 	return datastore.Config{
 		Endpoint: c.DatastoreEndpoint,

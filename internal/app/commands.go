@@ -11,7 +11,7 @@ import (
 // Commands returns the commands of a control plane, for the reference pages. The packages node
 // and multicluster have the other commands.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{serverCommand(), demoCommand(), controllerCommand(), schedulerCommand(), simulateCommand(), recovery.Command(), checkCommand(), repairCommand(), node.DoctorCommand(doctor.RoleServer)}
+	return []*cobra.Command{serverCommand(), demoCommand(), controllerCommand(), schedulerCommand(), simulateCommand(), recovery.Command(), datastoreCommand(), checkCommand(), repairCommand(), node.DoctorCommand(doctor.RoleServer)}
 }
 
 // Program returns the program rik with all its commands.

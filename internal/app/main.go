@@ -112,7 +112,7 @@ func rikCommand() *cobra.Command {
 			"Start here: rik demo, or rik server and then rikctl get nodes. rik deploy, get, delete\n" +
 			"and debug are the commands of rikctl with these names; rikctl has many more.",
 	}
-	command.AddCommand(serverCommand(), demoCommand(), simulateCommand(), recovery.Command(), checkCommand(), repairCommand())
+	command.AddCommand(serverCommand(), demoCommand(), simulateCommand(), recovery.Command(), datastoreCommand(), checkCommand(), repairCommand())
 	command.AddCommand(node.Commands()...)
 	command.AddCommand(node.InstallCommand("rik", checkServerFlags))
 	command.AddCommand(node.DoctorCommand(doctor.RoleServer))

@@ -92,6 +92,9 @@ func TestAFullDatabase(t *testing.T) {
 		t.Errorf("writing after objects were deleted: %v", err)
 	}
 	fill()
+	if r, err := Reclaim(t.Context(), s.Endpoint()); err != nil || !r.Full || r.Cleared || r.Quota != cfg.Quota {
+		t.Errorf("Reclaim() of a database full of objects = %+v, %v", r, err)
+	}
 	end()
 	cfg.Quota = 0
 	if s, err = Start(t.Context(), cfg); err != nil {
