@@ -47,9 +47,9 @@ func TestServersKilledUnderLoad(t *testing.T) {
 			t.Parallel()
 			host := kind.New(t).Host(t)
 			l := datastoretest.StartLoad(t, datastoretest.Connect(t, host.Endpoint(t)), load)
-			for round := range rounds(3, 20) {
+			for round := range rounds(2, 20) {
 				more(t, l, 100)
-				if round%3 == 2 {
+				if round%2 == 1 {
 					host.Stop(t)
 				} else {
 					host.Kill()
@@ -94,7 +94,7 @@ func TestDatabasesKilledUnderLoad(t *testing.T) {
 // form of the tests. Health follows.
 func TestAnOutage(t *testing.T) {
 	t.Parallel()
-	outage := 5 * time.Second
+	outage := 4 * time.Second
 	if privileged.Long() {
 		outage = time.Minute
 	}

@@ -417,13 +417,17 @@ func (s *suite) sizes(t *testing.T) {
 	if before.Stored <= 0 || before.InUse <= 0 {
 		t.Errorf("Size() = %+v", before)
 	}
-	for i := range 8 {
-		s.put(t, fmt.Sprintf("/registry/size/%d", i), random(1<<20), 0)
-	}
+	// A database may have reserved space that it fills first.
+	written := 0
 	poll.Until(t, patience, "the size grows by 6 MiB", func(ctx context.Context) error {
+		for range 8 {
+			if written++; written <= 48 {
+				s.put(t, fmt.Sprintf("/registry/size/%d", written), random(1<<20), 0)
+			}
+		}
 		after, err := s.store.Size(ctx)
 		if err == nil && after.Stored < before.Stored+6<<20 {
-			err = fmt.Errorf("it was %+v and is %+v", before, after)
+			err = fmt.Errorf("it was %+v and is %+v after %d MiB", before, after, min(written, 48))
 		}
 		return err
 	})
