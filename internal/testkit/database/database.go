@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -78,14 +79,24 @@ func (s *Server) Launch(tb testing.TB) {
 	}
 	r := &run{cmd: s.command(), ended: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = log, log
-	if err := errors.Join(r.cmd.Start(), log.Close()); err != nil {
+	// The server ends with the test process, also if that is killed.
+	r.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started := make(chan error)
+	go func() {
+		// Pdeathsig depends on the thread, which Go could otherwise end before the process.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := errors.Join(r.cmd.Start(), log.Close())
+		started <- err
+		if err == nil {
+			_ = r.cmd.Wait()
+			close(r.ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		tb.Fatal(err)
 	}
 	s.running = r
-	go func() {
-		_ = r.cmd.Wait()
-		close(r.ended)
-	}()
 }
 
 // Kill ends the server with SIGKILL, and returns when the process has ended. It may be called
@@ -173,7 +184,7 @@ func (s *Server) begin(tb testing.TB) {
 	s.Start(tb)
 }
 
-// command returns a command that ends together with the test process.
+// command returns a command in its own process group.
 func command(dir, program string, arguments ...string) *exec.Cmd {
 	cmd := exec.Command(program, arguments...) //nolint:noctx // ended by signal
 	cmd.Dir = dir
