@@ -93,6 +93,8 @@ var runners = map[string]map[string]runner{
 		"Kubernetes' Deployments":                    by(guide),
 		"The published API":                          by(guide),
 		"Firewalls of other programs":                by(firewalls),
+		"Add a server":                               except(needsMachine + "TestPrivilegedServers adds servers"),
+		"Remove or replace a server":                 except(needsMachine + "TestPrivilegedServers removes one, which joins again"),
 		"Back up":                                    by(guide),
 		"Verify a backup":                            by(guide),
 		"Restore a server":                           by(guide),
