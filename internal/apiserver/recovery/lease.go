@@ -102,6 +102,8 @@ func dropped(key string) bool {
 	for _, prefix := range []string{
 		// The API servers: their addresses, and their identities.
 		"/registry/masterleases/", "/registry/peerserverleases/", "/registry/leases/kube-system/apiserver-",
+		// The list of servers: package servers of the controller.
+		"/registry/configmaps/rik-system/server-",
 		// Proofs of contact to a kcp. What it allowed then may run elsewhere now.
 		"/registry/leases/" + workloadv1alpha1.FenceNamespace + "/",
 	} {

@@ -75,6 +75,7 @@ func fillStore(t *testing.T, c *clientv3.Client, objects int) {
 	store("/rik.dev/cluster", string(id))
 	store("/registry/masterleases/10.0.0.1", "the former server")
 	store("/registry/leases/kube-system/apiserver-abc", "the former server")
+	store("/registry/configmaps/rik-system/server-one", "the former server")
 	store("/registry/leases/rik-syncer/cluster-u1", "a proof")
 	store("/registry/leases/default/app", "a user's own")
 	transitions := int32(7)
@@ -191,7 +192,7 @@ func wantRestored(t *testing.T, c *clientv3.Client, m *backup.Manifest) {
 			t.Errorf("%s has the revision %d, want more than %d", key, kv.ModRevision, m.Revision+RevisionMargin)
 		}
 	}
-	for _, key := range []string{"/registry/masterleases/10.0.0.1", "/registry/leases/kube-system/apiserver-abc", "/registry/leases/rik-syncer/cluster-u1", markerKey} {
+	for _, key := range []string{"/registry/masterleases/10.0.0.1", "/registry/leases/kube-system/apiserver-abc", "/registry/configmaps/rik-system/server-one", "/registry/leases/rik-syncer/cluster-u1", markerKey} {
 		if keys[key] != nil {
 			t.Errorf("%s was restored", key)
 		}
