@@ -122,6 +122,9 @@ type storedRevision struct {
 
 func readRevision(revision, data []byte) storedRevision {
 	r := storedRevision{number: number(revision)}
+	if len(data) == 0 {
+		return r // raise writes such a record, like etcdutl, to raise the revision
+	}
 	var kv mvccpb.KeyValue
 	wellFormed := (len(revision) == revisionBytes || len(revision) == tombstoneBytes && revision[revisionBytes] == 't') && revision[8] == '_'
 	if err := kv.Unmarshal(data); err != nil || !wellFormed || !canonical(&kv, data) {
