@@ -9,6 +9,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"rik.dev/rik/internal/testkit/database"
 )
 
 // TestRaiseDatabases: the revision of each SQL database is raised, stays so, and a watch from an
@@ -16,10 +18,10 @@ import (
 func TestRaiseDatabases(t *testing.T) {
 	t.Parallel()
 	const floor = 5_000_000_000 // more than 32 bits
-	for name, database := range map[string]func(*testing.T) *database{"PostgreSQL": postgres, "MariaDB": mariaDB} {
+	for name, start := range map[string]func(testing.TB) *database.Server{"PostgreSQL": database.PostgreSQL, "MariaDB": database.MariaDB} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := Config{Source: database(t).source, SocketDir: socketDir(t), Logger: slog.New(slog.DiscardHandler)}
+			cfg := Config{Source: start(t).Source, SocketDir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			use(t, cfg, func(c *clientv3.Client) {
