@@ -108,7 +108,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	if err := ec.Validate(); err != nil {
 		return fmt.Errorf("checking the embedded etcd's configuration: %w", err)
 	}
-	if _, err := check(ec.Dir); err != nil && !(cfg.ServeDamaged && errors.Is(err, errObjects)) {
+	if _, err := check(ec.Dir); err != nil && (!cfg.ServeDamaged || !errors.Is(err, errObjects)) {
 		return explain(ec.Dir, err)
 	}
 	e, err := start(ec, end)
