@@ -6,7 +6,8 @@
 # databases, logs and caches of package managers.
 left_out='/proc /sys /dev/pts /test /run/systemd /run/log /run/udev /run/host /run/dbus /run/user /run/credentials
   /var/log/journal /var/log/apt /var/log/dpkg.log /var/log/alternatives.log /var/log/wtmp /var/log/lastlog
-  /var/cache/apt /var/cache/ldconfig /var/cache/debconf /var/lib/apt /var/lib/dpkg /var/lib/rpm /root/.rpmdb
+  /var/log/dnf.log /var/log/dnf.librepo.log /var/log/dnf.rpm.log /var/log/hawkey.log
+  /var/cache/apt /var/cache/dnf /var/cache/ldconfig /var/cache/debconf /var/lib/apt /var/lib/dnf /var/lib/dpkg /var/lib/rpm /root/.rpmdb
   /var/lib/systemd/random-seed /var/lib/systemd/timers /var/lib/systemd/catalog
   /run/utmp /run/agetty.reload /run/nologin /etc/ld.so.cache'
 # These are private directories of services with random names, and copies of files that every change
