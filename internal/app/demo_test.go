@@ -14,12 +14,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"rik.dev/rik/internal/demo"
+	"rik.dev/rik/internal/rikctl/waiting"
 )
 
 // newDemonstration returns the default flags of rik demo, with flags of the server.
 func newDemonstration(t *testing.T, server ...string) *demonstration {
 	t.Helper()
 	d := &demonstration{server: newFlags(), given: server, out: io.Discard, service: func(context.Context) bool { return false }}
+	d.line = waiting.Begin(t.Context(), io.Discard, waiting.Options{Quiet: true})
 	d.addFlags(pflag.NewFlagSet("demo", pflag.ContinueOnError))
 	if err := d.parseServer(server); err != nil {
 		t.Fatal(err)
@@ -136,7 +138,7 @@ func TestDemoDownWithoutACluster(t *testing.T) {
 	d := newDemonstration(t, "--data-dir", filepath.Join(dir, "data"))
 	var out strings.Builder
 	d.out, d.down, d.demo.ImageDir = &out, true, filepath.Join(dir, "images")
-	if err := d.run(t.Context()); err != nil || !strings.Contains(out.String(), "no cluster") {
+	if err := d.run(t.Context()); err != nil || !strings.Contains(out.String(), "nothing was removed") {
 		t.Errorf("rik demo --down = %v, and says %q", err, out.String())
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {

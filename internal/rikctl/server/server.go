@@ -18,6 +18,8 @@ import (
 	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
+	"rik.dev/rik/internal/rikctl/waiting"
 	"rik.dev/rik/internal/rpc/jointoken"
 	"rik.dev/rik/internal/rpc/servers"
 )
@@ -118,8 +120,26 @@ func yes(b bool) string {
 	return "no"
 }
 
+// removeResult is the result of "server remove" and "server replace" for scripts.
+type removeResult struct {
+	Server string `json:"server"`
+	// Removed is false if the wait was not long enough.
+	Removed bool `json:"removed"`
+	// Join is how a replacement starts. "server remove" has none.
+	Join *joinCommand `json:"join,omitempty"`
+
+	printer.Outcome `json:",inline"`
+}
+
+// joinCommand has the values of the flags of the replacement.
+type joinCommand struct {
+	Server string `json:"server"` // --join
+	Token  string `json:"token"`  // the content of --token-file
+}
+
 func (t *tool) removeCommand() *cobra.Command {
 	var timeout time.Duration
+	var output string
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a server from the cluster",
@@ -128,13 +148,19 @@ all data. The removed server stops, if it runs, and does not start again with it
 data. A node on its machine stays a node of the cluster as long as an agent runs there.`,
 		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			if err := t.remove(cmd.Context(), given[0], timeout); err != nil {
+			if err := printer.CheckOutput(cmd, output); err != nil {
 				return err
 			}
-			_, _ = fmt.Fprintf(t.Streams.Out, "server %s removed\n", given[0])
-			return nil
+			result := removeResult{Server: given[0]}
+			err := t.remove(cmd.Context(), given[0], timeout)
+			if err == nil {
+				result.Removed = true
+				_, _ = fmt.Fprintf(printer.Steps(t.Streams, output), "server %s removed\n", given[0])
+			}
+			return printer.Result(t.Streams.Out, output, &result, &result.Outcome, err)
 		},
 	}
+	printer.AddOutput(cmd, &output)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "maximum time to wait until the server is removed")
 	return cmd
 }
@@ -152,6 +178,8 @@ func (t *tool) remove(ctx context.Context, name string, timeout time.Duration) e
 	if err != nil {
 		return fmt.Errorf("removing server %s: %w", name, err)
 	}
+	line := waiting.Begin(ctx, t.Streams.ErrOut, waiting.Options{After: waiting.After})
+	defer line.End()
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it is not removed after %s", timeout))
 	defer cancel()
 	reason := ""
@@ -163,6 +191,7 @@ func (t *tool) remove(ctx context.Context, name string, timeout time.Duration) e
 				return nil
 			}
 			reason = list.Items[i].Problem
+			line.Set(waiting.State{For: strings.TrimSuffix("server "+name+" to be removed: "+reason, ": ")})
 		}
 		if !pause.For(ctx, removalPoll) {
 			return fmt.Errorf("removing server %s: %w", name, errors.Join(context.Cause(ctx), errors.New(reason)))
@@ -172,6 +201,7 @@ func (t *tool) remove(ctx context.Context, name string, timeout time.Duration) e
 
 func (t *tool) replaceCommand() *cobra.Command {
 	var timeout time.Duration
+	var output string
 	cmd := &cobra.Command{
 		Use:   "replace NAME",
 		Short: "Remove a lost server, and print how to start its replacement",
@@ -179,14 +209,30 @@ func (t *tool) replaceCommand() *cobra.Command {
 may have the same name. It copies the data from the other servers.`,
 		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			return t.replace(cmd.Context(), given[0], timeout)
+			if err := printer.CheckOutput(cmd, output); err != nil {
+				return err
+			}
+			result := removeResult{Server: given[0]}
+			err := t.replace(cmd.Context(), given[0], timeout, &result)
+			if err == nil && output == "" {
+				_, err = fmt.Fprintf(t.Streams.Out, `server %s removed
+
+Start its replacement on the new machine, as root:
+
+  echo %s > server-token && chmod 600 server-token
+  rik server --join %s --token-file server-token --server-name %s
+`, given[0], result.Join.Token, result.Join.Server, given[0])
+			}
+			return printer.Result(t.Streams.Out, output, &result, &result.Outcome, err)
 		},
 	}
+	printer.AddOutput(cmd, &output)
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "maximum time to wait until the server is removed")
 	return cmd
 }
 
-func (t *tool) replace(ctx context.Context, name string, timeout time.Duration) error {
+// replace removes a server unless it is gone already, and creates a token. It sets result.
+func (t *tool) replace(ctx context.Context, name string, timeout time.Duration, result *removeResult) error {
 	list, err := t.servers(ctx)
 	if err != nil {
 		return err
@@ -206,6 +252,7 @@ func (t *tool) replace(ctx context.Context, name string, timeout time.Duration) 
 			return err
 		}
 	}
+	result.Removed = true
 	c, _, err := t.RESTClient()
 	if err != nil {
 		return err
@@ -222,12 +269,6 @@ func (t *tool) replace(ctx context.Context, name string, timeout time.Duration) 
 	if err := json.Unmarshal(data, &made); err != nil {
 		return fmt.Errorf("reading the new join token: %w", err)
 	}
-	_, err = fmt.Fprintf(t.Streams.Out, `server %s removed
-
-Start its replacement on the new machine, as root:
-
-  echo %s > server-token && chmod 600 server-token
-  rik server --join %s --token-file server-token --server-name %s
-`, name, made.Token, other, name)
-	return err
+	result.Join = &joinCommand{Server: other, Token: made.Token}
+	return nil
 }
