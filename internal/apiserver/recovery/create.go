@@ -22,6 +22,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/backup"
 )
 
@@ -88,6 +89,10 @@ func Create(ctx context.Context, from Source, open func(backup.Header) (*backup.
 	err = walk(ctx, from.Client, header.Revision, func(kv *mvccpb.KeyValue) error {
 		ttl, err := lives.of(ctx, kv.Lease)
 		if err != nil {
+			return err
+		}
+		// A backup with a damaged object would be found only at its restore.
+		if _, _, err := checksum.Check(string(kv.Key), kv.Value); err != nil {
 			return err
 		}
 		return w.AddEntry(backup.Entry{Key: kv.Key, Value: kv.Value, TTL: ttl})

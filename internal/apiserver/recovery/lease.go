@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
 	workloadv1alpha1 "rik.dev/rik/api/workload/v1alpha1"
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/backup"
 	"rik.dev/rik/internal/controllerterm"
 )
@@ -52,6 +53,10 @@ func newLeaseScheme() *runtime.Scheme {
 }
 
 func decodeLease(value []byte) (*coordinationv1.Lease, error) {
+	value, _, err := checksum.Check(leaseKey, value)
+	if err != nil {
+		return nil, err
+	}
 	lease := &coordinationv1.Lease{}
 	if _, _, err := leaseCodecs.UniversalDeserializer().Decode(value, nil, lease); err != nil {
 		return nil, fmt.Errorf("reading the term in the Lease of the controller (key %s; it must not be encrypted at rest): %w", leaseKey, err)
@@ -90,7 +95,7 @@ func raisedLease(value []byte, m *backup.Manifest) ([]byte, error) {
 	if err := protobuf.NewSerializer(leaseScheme, leaseScheme).Encode(lease, &out); err != nil {
 		return nil, fmt.Errorf("raising the term in the Lease of the controller: %w", err)
 	}
-	return out.Bytes(), nil
+	return checksum.Add(leaseKey, out.Bytes()), nil
 }
 
 // dropped reports whether a key must not be restored, because it says that a process of the former

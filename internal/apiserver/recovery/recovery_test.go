@@ -21,6 +21,7 @@ import (
 
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/backup"
 	"rik.dev/rik/internal/controllerterm"
 )
@@ -93,7 +94,7 @@ func fillStore(t *testing.T, c *clientv3.Client, objects int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store(leaseKey, string(text))
+	store(leaseKey, string(checksum.Add(leaseKey, text)))
 	grant, err := c.Grant(t.Context(), 3600)
 	if err != nil {
 		t.Fatal(err)
