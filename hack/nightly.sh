@@ -183,6 +183,8 @@ reproducible() {
 compose() {
   root_for "make demo-compose" || return 0
   make --no-print-directory build "$PWD/bin/docker-compose-plugin"
+  # The commands of the pages run without a network, and so need what the first build fetches.
+  make --no-print-directory images IMAGE_ARCHITECTURES="$(go env GOARCH)"
   try env RIK_BIN="$PWD/bin" RIK_PRIVILEGED=1 RIK_E2E_LONG=1 \
     go test -tags "$RIK_TAGS" -count=1 -timeout 1h -v -run '^TestPrivilegedCompose(Page)?$' ./test/e2e
   local machine
