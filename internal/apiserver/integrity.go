@@ -12,6 +12,7 @@ import (
 
 	"rik.dev/rik/internal/apiserver/clusterid"
 	"rik.dev/rik/internal/apiserver/datastore"
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/integrity"
 	"rik.dev/rik/internal/pki"
 )
@@ -111,7 +112,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func countObjects(o datastore.Objects) string {
+func countObjects(o checksum.Objects) string {
 	text := fmt.Sprintf("%d objects match their checksums", o.Checked)
 	if o.Unchecked > 0 {
 		text += fmt.Sprintf(", %d have none", o.Unchecked)

@@ -8,74 +8,36 @@ import (
 	"path/filepath"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/apiserver/datastore/etcd"
 	"rik.dev/rik/internal/atomicfile"
 )
 
-// Objects counts the stored objects that Check has read, with and without a checksum, and names
-// the damaged ones. Objects that were stored before rik had checksums have none, and keys that
-// are not API objects never do.
-type Objects struct {
-	Checked, Unchecked int
-	Damaged            []string
-}
-
 // Check reads a datastore. The embedded etcd and a SQLite file must not be in use. An embedded
 // etcd is not changed; another datastore is opened, and its objects are read at one revision.
-func Check(ctx context.Context, cfg Config) (Objects, error) {
+func Check(ctx context.Context, cfg Config) (o checksum.Objects, err error) {
 	if err := cfg.Validate(); err != nil {
-		return Objects{}, err
+		return o, err
 	}
-	if k, err := cfg.kind(); err != nil || k == embeddedEtcd {
-		if err != nil {
-			return Objects{}, err
-		}
-		found, err := etcd.Check(cfg.Dir)
-		return Objects(found), err
-	}
-	var o Objects
-	cfg.serveDamaged = true
-	err := withClient(ctx, cfg, func(client *clientv3.Client) (err error) {
-		o, err = checkObjects(ctx, client)
-		return err
-	})
-	return o, errors.Join(o.err(), err)
-}
-
-func checkObjects(ctx context.Context, client *clientv3.Client) (o Objects, err error) {
-	err = scan(ctx, client, func(key string, value []byte, _ int64) error {
-		_, checked, err := checksum.Check(key, value)
-		switch {
-		case err != nil:
-			o.Damaged = append(o.Damaged, key)
-		case checked:
-			o.Checked++
-		default:
-			o.Unchecked++
-		}
-		return nil
-	})
-	return o, err
-}
-
-func (o Objects) err() error {
-	if err := etcd.Objects(o).Err(); err != nil {
-		return fmt.Errorf("%w; next: %s", err, etcd.NextForObjects)
-	}
-	return nil
-}
-
-// checkObjects returns an error that names the damaged objects.
-func (d *Datastore) checkObjects(ctx context.Context) error {
-	client, err := d.endpoint.Client(zap.NewNop())
+	k, err := cfg.kind()
 	if err != nil {
-		return err
+		return o, err
 	}
-	o, err := checkObjects(ctx, client)
-	return errors.Join(o.err(), err, client.Close())
+	if k == embeddedEtcd {
+		return etcd.Check(cfg.Dir)
+	}
+	cfg.serveDamaged = true
+	err = withClient(ctx, cfg, func(client *clientv3.Client) error {
+		return scan(ctx, client, func(key string, value []byte, _ int64) error {
+			o.Add(key, value)
+			return nil
+		})
+	})
+	if damage := o.Err(); damage != nil {
+		err = errors.Join(fmt.Errorf("%w; next: %s", damage, checksum.Next), err)
+	}
+	return o, err
 }
 
 // Repair removes the objects that do not match their checksums, after it has saved each one in a
@@ -159,10 +121,6 @@ func withClient(ctx context.Context, cfg Config, use func(*clientv3.Client) erro
 	if err != nil {
 		return err
 	}
-	client, err := d.Endpoint().Client(zap.NewNop())
-	if err != nil {
-		return errors.Join(err, d.Close())
-	}
-	err = use(client)
-	return errors.Join(err, client.Close(), d.Close())
+	err = use(d.client)
+	return errors.Join(err, d.Close())
 }

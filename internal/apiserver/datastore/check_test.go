@@ -37,7 +37,7 @@ func TestRepairRemovesOnlyDamagedObjects(t *testing.T) {
 					}
 				}
 			})
-			want := datastore.Objects{Checked: objects}
+			want := checksum.Objects{Checked: objects}
 			got, err := datastore.Check(t.Context(), cfg)
 			if err != nil || got.Checked != want.Checked || len(got.Damaged) > 0 {
 				t.Fatalf("Check() = %+v, %v; want %+v", got, err, want)

@@ -255,19 +255,13 @@ func (d *Datastore) openEtcd(ctx context.Context, cfg Config, sockets string) er
 func (d *Datastore) openKine(ctx context.Context, cfg Config, sockets string) error {
 	server, err := kine.Start(ctx, kine.Config{
 		Source: cfg.Endpoint, Dir: cfg.Dir, SocketDir: sockets,
-		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, Logger: cfg.Logger,
+		CAFile: cfg.CAFile, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, Logger: cfg.Logger, ServeDamaged: cfg.serveDamaged,
 	})
 	if err != nil {
 		return withoutPassword(err, cfg.Endpoint)
 	}
 	d.endpoint = Endpoint{Servers: []string{server.Endpoint()}}
 	d.close, d.files = server.Close, server.Files()
-	if strings.HasPrefix(cfg.Endpoint, "sqlite://") && !cfg.serveDamaged {
-		// A database server has checksums of its own. SQLite has none.
-		if err := d.checkObjects(ctx); err != nil {
-			return errors.Join(err, server.Close())
-		}
-	}
 	return nil
 }
 

@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/boltfile"
 )
 
@@ -29,7 +30,7 @@ var errFiles = errors.New("the files of the embedded etcd are damaged")
 // Check reads the files of a stopped etcd in the directory of [Config], and changes nothing. The
 // error names what is damaged, and the next step. Objects are the stored objects as far as they
 // were read; a database of more than 1 GiB is not.
-func Check(dir string) (Objects, error) {
+func Check(dir string) (checksum.Objects, error) {
 	dir = filepath.Join(dir, "etcd")
 	objects, err := check(dir)
 	if err != nil {
@@ -41,7 +42,7 @@ func Check(dir string) (Objects, error) {
 // check reads the files of a stopped etcd, and changes nothing. For most damage, etcd itself
 // ends the process with a stack trace. For a lost log it waits forever. After a damaged record
 // it cuts off the rest of the log, which may contain acknowledged writes.
-func check(dir string) (objects Objects, err error) {
+func check(dir string) (objects checksum.Objects, err error) {
 	defer func() {
 		if r := recover(); r != nil { // a panic of etcd's decoders
 			err = fmt.Errorf("%w: %v", errFiles, r)
@@ -60,16 +61,16 @@ func check(dir string) (objects Objects, err error) {
 }
 
 // checkObjects reads the objects of a database that is not too large to be read at each start.
-func (f *files) checkObjects() (Objects, error) {
+func (f *files) checkObjects() (checksum.Objects, error) {
 	info, err := os.Stat(f.db)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Objects{}, nil // checkLog has accepted that
+		return checksum.Objects{}, nil // checkLog has accepted that
 	}
 	if err != nil {
-		return Objects{}, fmt.Errorf("reading etcd's database: %w", err)
+		return checksum.Objects{}, fmt.Errorf("reading etcd's database: %w", err)
 	}
 	if info.Size() == 0 || info.Size() > boltfile.MaxBytes {
-		return Objects{}, nil
+		return checksum.Objects{}, nil
 	}
 	objects, err := checkObjects(f.db)
 	if err != nil {

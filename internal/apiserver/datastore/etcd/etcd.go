@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 )
 
 const (
@@ -108,7 +110,7 @@ func (s *Server) start(ctx context.Context, cfg Config) error {
 	if err := ec.Validate(); err != nil {
 		return fmt.Errorf("checking the embedded etcd's configuration: %w", err)
 	}
-	if _, err := check(ec.Dir); err != nil && (!cfg.ServeDamaged || !errors.Is(err, errObjects)) {
+	if _, err := check(ec.Dir); err != nil && (!cfg.ServeDamaged || !errors.Is(err, checksum.ErrObjects)) {
 		return explain(ec.Dir, err)
 	}
 	e, err := start(ec, end)

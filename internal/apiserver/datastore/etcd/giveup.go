@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 )
 
 // startFailure turns a fatal error of etcd during its start into the error of the start. By itself
@@ -74,14 +76,11 @@ func explain(dir string, err error) error {
 		next = "free 100 MB or more on that disk: etcd's log alone needs 64 MB from the first start"
 	case errors.Is(err, errFiles):
 		next = restore(dir)
-	case errors.Is(err, errObjects):
-		next = NextForObjects
+	case errors.Is(err, checksum.ErrObjects):
+		next = checksum.Next
 	}
 	return fmt.Errorf("starting the embedded etcd in %s: %w; next: %s", dir, err, next)
 }
-
-// NextForObjects is what to do about damaged objects.
-const NextForObjects = "restore the newest backup. Without a backup, rik repair removes exactly these objects and keeps copies of them"
 
 func restore(dir string) string {
 	return "restore the data directory from a copy that was created while the server was stopped. Without a copy the cluster's objects are lost: move " + dir + " away, and start once with --new-cluster, which begins an empty cluster"

@@ -3,10 +3,8 @@ package etcd
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -14,32 +12,6 @@ import (
 	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/boltfile"
 )
-
-// errObjects is returned for a database with stored objects that do not match their checksums.
-var errObjects = errors.New("stored objects do not match their checksums")
-
-// Objects is the result of checking the stored objects of a database.
-type Objects struct {
-	// Checked and Unchecked count the revisions in the database with and without a checksum.
-	// Keys that are not API objects have none.
-	Checked, Unchecked int
-	// Damaged are the keys whose newest revision does not match its checksum.
-	Damaged []string
-}
-
-// Err returns an error that names the damaged objects. It names at most ten.
-func (o Objects) Err() error {
-	if len(o.Damaged) == 0 {
-		return nil
-	}
-	const most = 10
-	names, more := o.Damaged, ""
-	if len(names) > most {
-		more = fmt.Sprintf(" and %d more", len(names)-most)
-		names = names[:most]
-	}
-	return fmt.Errorf("%w: %s%s", errObjects, strings.Join(names, ", "), more)
-}
 
 const (
 	// revisionBytes is the length of a key of etcd's bucket "key": the revision as two big-endian
@@ -50,14 +22,14 @@ const (
 
 // checkObjects reads all revisions in etcd's database and compares them with their checksums. It
 // changes nothing. The process must not have the file open.
-func checkObjects(path string) (Objects, error) {
+func checkObjects(path string) (checksum.Objects, error) {
 	// suspects are revisions that do not match. They matter only if they are the newest of their
 	// key. As the key itself may have changed, a newer revision must continue the same object:
 	// it has the same first revision, and a higher version. deletions are the newest deletions,
 	// which have no checksum: each follows a revision of the same key that is still in the
 	// database, unless it was compacted. Both are few, so that a large database needs no memory
 	// per key.
-	var o Objects
+	var o checksum.Objects
 	suspects, deletions := map[string]storedRevision{}, map[string]int64{}
 	var compacted int64
 	err := boltfile.View(path, func(tx *bolt.Tx) error {

@@ -145,8 +145,8 @@ func TestFlippedBitsInObjects(t *testing.T) {
 			if err == nil {
 				_ = s.Close()
 			}
-			if !errors.Is(err, errObjects) {
-				t.Fatalf("Start() = %v, want %v", err, errObjects)
+			if !errors.Is(err, checksum.ErrObjects) {
+				t.Fatalf("Start() = %v, want %v", err, checksum.ErrObjects)
 			}
 			for _, want := range append(tc.want, "rik repair") {
 				if !strings.Contains(err.Error(), want) {

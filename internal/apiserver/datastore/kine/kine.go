@@ -64,6 +64,9 @@ type Config struct {
 	CAFile, CertFile, KeyFile string
 	// Logger logs failures. Required.
 	Logger *slog.Logger
+	// ServeDamaged opens a SQLite file although stored objects do not match their checksums. It is
+	// for their repair.
+	ServeDamaged bool
 
 	attempt time.Duration // see connect; zero means openAttempt
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/k3s-io/kine/pkg/drivers/sqlite"
 
+	"rik.dev/rik/internal/apiserver/datastore/checksum"
 	"rik.dev/rik/internal/pause"
 )
 
@@ -87,7 +88,7 @@ func openSQLite(ctx context.Context, cfg Config) (*sqliteFile, error) {
 		return nil, fmt.Errorf("%w: %s: %w", errSQLite, path, err)
 	}
 	f.db.SetMaxOpenConns(1) // settings apply to one connection
-	if err := f.prepare(ctx); err != nil {
+	if err := f.prepare(ctx, cfg.ServeDamaged); err != nil {
 		return nil, errors.Join(err, f.db.Close())
 	}
 	return f, nil
@@ -152,10 +153,16 @@ func (f *sqliteFile) damaged(what string) error {
 	return fmt.Errorf("%w: %s: %s. Restore it from a backup, without older -wal and -shm files next to it. Without a backup, the command .recover of the program sqlite3 may save a part. Otherwise the cluster's objects are lost: move the file away and start once with --new-cluster, which begins an empty cluster", errSQLite, f.path, what)
 }
 
-// prepare checks all pages, and sets the mode in which free pages return to the disk.
-func (f *sqliteFile) prepare(ctx context.Context) error {
+// prepare checks all pages and, unless serveDamaged, all objects. It then sets the mode in which free
+// pages return to the disk.
+func (f *sqliteFile) prepare(ctx context.Context, serveDamaged bool) error {
 	if err := f.check(ctx); err != nil {
 		return err
+	}
+	if !serveDamaged {
+		if err := f.checkObjects(ctx); err != nil {
+			return err
+		}
 	}
 	var mode int
 	if err := f.db.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode); err != nil {
@@ -196,6 +203,44 @@ func (f *sqliteFile) check(ctx context.Context) error {
 		return f.damaged(err.Error())
 	case says != "ok":
 		return f.damaged(strings.Join(strings.Fields(says), " "))
+	}
+	return nil
+}
+
+// checkObjects compares the newest revision of each object with its checksum. A database server has
+// checksums of its own, and SQLite has none.
+func (f *sqliteFile) checkObjects(ctx context.Context) error {
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return fmt.Errorf("reading the SQLite file: %w", err)
+	}
+	var tables int
+	if err := f.db.QueryRowContext(ctx, "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'kine'").Scan(&tables); err != nil {
+		return f.damaged(err.Error())
+	}
+	if tables == 0 || info.Size() > checkedBytes {
+		return nil
+	}
+	rows, err := f.db.QueryContext(ctx, `SELECT name, value FROM kine
+		WHERE id IN (SELECT MAX(id) FROM kine GROUP BY name) AND deleted = 0 AND name LIKE '/registry/%'`)
+	if err != nil {
+		return fmt.Errorf("reading the objects in %s: %w", f.path, err)
+	}
+	defer rows.Close()
+	var objects checksum.Objects
+	for rows.Next() {
+		var name string
+		var value []byte
+		if err := rows.Scan(&name, &value); err != nil {
+			return fmt.Errorf("reading the objects in %s: %w", f.path, err)
+		}
+		objects.Add(name, value)
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("reading the objects in %s: %w", f.path, err)
+	}
+	if err := objects.Err(); err != nil {
+		return fmt.Errorf("%s: %w; next: %s", f.path, err, checksum.Next)
 	}
 	return nil
 }
