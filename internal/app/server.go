@@ -256,7 +256,7 @@ func (p *plane) routeServers(ctx context.Context) error {
 		return err
 	}
 	p.components = leaf
-	remover := servers.Remover{Roster: p.roster, Probe: p.probe(config), Membered: p.api.Embedded() != nil}
+	remover := servers.Remover{Roster: p.roster, Probe: p.probe(config), EmbeddedEtcd: p.api.Embedded() != nil}
 	p.routes.servers.Set(remover.Handler())
 	return nil
 }

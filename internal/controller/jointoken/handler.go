@@ -3,7 +3,6 @@ package jointoken
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/reply"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
@@ -33,18 +33,7 @@ func (t *Tokens) Handler() http.Handler {
 		// A response may contain a token.
 		w.Header().Set("Cache-Control", "no-store")
 		code, answer, err := t.serve(w, r)
-		if err != nil {
-			var known apierrors.APIStatus
-			if !errors.As(err, &known) {
-				known = apierrors.NewServiceUnavailable(err.Error())
-			}
-			status := known.Status()
-			status.Kind, status.APIVersion = "Status", "v1"
-			code, answer = int(status.Code), status
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(answer) // the client has disconnected
+		reply.JSON(w, code, answer, err)
 	})
 }
 

@@ -2,7 +2,6 @@ package servers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	rikv1alpha1 "rik.dev/rik/api/rik/v1alpha1"
+	"rik.dev/rik/internal/controller/reply"
 	wire "rik.dev/rik/internal/rpc/servers"
 )
 
@@ -37,28 +37,16 @@ type Remover struct {
 	Roster *Roster
 	// Probe reports whether the API at a URL answers.
 	Probe func(ctx context.Context, url string) error
-	// Membered reports whether a server's removal is completed elsewhere, by the leader of the
-	// embedded etcd. Otherwise removing a server is only removing its entry.
-	Membered bool
+	// EmbeddedEtcd is true if the servers are members of one etcd. Then the leader completes the
+	// removal of a server. With an external datastore, only its entry is removed.
+	EmbeddedEtcd bool
 }
 
 // Handler serves the servers at [wire.Path]. It must be mounted behind authorization.
 func (m Remover) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, err := m.serve(r)
-		code := http.StatusOK
-		if err != nil {
-			var known apierrors.APIStatus
-			if !errors.As(err, &known) {
-				known = apierrors.NewServiceUnavailable(err.Error())
-			}
-			status := known.Status()
-			status.Kind, status.APIVersion = "Status", "v1"
-			code, answer = int(status.Code), status
-		}
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(answer) // the client has disconnected
+		reply.JSON(w, http.StatusOK, answer, err)
 	})
 }
 
@@ -119,7 +107,7 @@ func (m Remover) remove(ctx context.Context, name string) (*wire.Server, error) 
 	if err != nil {
 		return nil, err
 	}
-	if !m.Membered {
+	if !m.EmbeddedEtcd {
 		return &removed, m.Roster.Forget(ctx, name)
 	}
 	return &removed, nil

@@ -81,7 +81,7 @@ func TestHandler(t *testing.T) {
 	if err := errors.Join(r.Register(t.Context(), a)); err != nil {
 		t.Fatal(err)
 	}
-	m := Remover{Roster: r, Membered: true, Probe: func(_ context.Context, url string) error {
+	m := Remover{Roster: r, EmbeddedEtcd: true, Probe: func(_ context.Context, url string) error {
 		if strings.Contains(url, "b:") {
 			return errors.New("no answer")
 		}

@@ -2,6 +2,8 @@ package access
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -89,4 +91,16 @@ func (f *Factory) Raw(ctx context.Context, path []string, query map[string]strin
 		return nil, err
 	}
 	return result.Raw()
+}
+
+// Read requests a path that is not an API object, and decodes the JSON of the answer.
+func (f *Factory) Read(ctx context.Context, path string, into any) error {
+	data, err := f.Raw(ctx, []string{path}, nil)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("reading the answer: %w", err)
+	}
+	return nil
 }

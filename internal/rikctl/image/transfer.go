@@ -25,14 +25,6 @@ import (
 	"rik.dev/rik/internal/rpc/nodeimage"
 )
 
-// checkOutput refuses other values of -o.
-func checkOutput(cmd *cobra.Command, output string) error {
-	if output != "" && output != "json" {
-		return cmdline.Errorf(cmd, "--output %q is not supported; use json", output)
-	}
-	return nil
-}
-
 func addOutput(cmd *cobra.Command, output *string) {
 	cmd.Flags().StringVarP(output, "output", "o", "", "json for a line of JSON for each event, or text when empty")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -55,7 +47,7 @@ rikctl image pull nginx:1.27
 rikctl image pull registry.example/team/app:3 --secret registry -n team --node n1`),
 		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			if err := checkOutput(cmd, output); err != nil {
+			if err := printer.CheckJSON(cmd, output); err != nil {
 				return err
 			}
 			return t.pull(cmd.Context(), nodes, given[0], secret, output)
@@ -126,7 +118,7 @@ docker save app:1 db:2 | rikctl image import -
 rikctl image import app.tar --name registry.example/app:1 --node n1`),
 		Args: cmdline.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, given []string) error {
-			if err := checkOutput(cmd, output); err != nil {
+			if err := printer.CheckJSON(cmd, output); err != nil {
 				return err
 			}
 			return t.load(cmd.Context(), nodes, given[0], name, output)

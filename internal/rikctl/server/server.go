@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,8 +48,8 @@ func (t *tool) listCommand() *cobra.Command {
 		Short: "List the servers of the cluster",
 		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" {
-				return cmdline.Errorf(cmd, "--output %q is not supported; use json", output)
+			if err := printer.CheckJSON(cmd, output); err != nil {
+				return err
 			}
 			return t.list(cmd.Context(), output == "json")
 		},
@@ -61,16 +60,8 @@ func (t *tool) listCommand() *cobra.Command {
 
 func (t *tool) servers(ctx context.Context) (servers.List, error) {
 	var list servers.List
-	c, _, err := t.RESTClient()
-	if err != nil {
-		return list, err
-	}
-	data, err := c.Get().AbsPath(servers.Path).DoRaw(ctx)
-	if err != nil {
+	if err := t.Read(ctx, servers.Path, &list); err != nil {
 		return list, fmt.Errorf("listing the servers: %w", err)
-	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return list, fmt.Errorf("reading the servers: %w", err)
 	}
 	return list, nil
 }
@@ -80,21 +71,8 @@ func (t *tool) list(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		encoder := json.NewEncoder(t.Streams.Out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(list)
-	}
-	if len(list.Items) == 0 {
-		_, _ = fmt.Fprintln(t.Streams.ErrOut, "The cluster has one server. \"rik server --join\" on another machine adds one.")
-		return nil
-	}
-	w := printers.GetNewTabWriter(t.Streams.Out)
-	_, _ = fmt.Fprintln(w, "NAME\tADDRESS\tREADY\tACTIVE\tAGE\tVERSION\tPROBLEM")
-	for _, row := range rows(list.Items, time.Now()) {
-		_, _ = fmt.Fprintln(w, row)
-	}
-	return w.Flush()
+	return printer.List(t.Streams, asJSON, list, "NAME\tADDRESS\tREADY\tACTIVE\tAGE\tVERSION\tPROBLEM", rows(list.Items, time.Now()),
+		"The cluster has one server. \"rik server --join\" on another machine adds one.")
 }
 
 // rows returns the lines of the table, relative to the time now.
@@ -253,21 +231,9 @@ func (t *tool) replace(ctx context.Context, name string, timeout time.Duration, 
 		}
 	}
 	result.Removed = true
-	c, _, err := t.RESTClient()
+	made, err := t.CreateToken(ctx, jointoken.Request{Seconds: int64(tokenLife / time.Second), Description: "replacement of server " + name}, jointoken.RoleServer)
 	if err != nil {
-		return err
-	}
-	body, err := json.Marshal(jointoken.Request{Seconds: int64(tokenLife / time.Second), Description: "replacement of server " + name})
-	if err != nil {
-		return err
-	}
-	data, err := c.Post().AbsPath(jointoken.Path).Param(jointoken.RoleParameter, string(jointoken.RoleServer)).Body(body).SetHeader("Content-Type", "application/json").DoRaw(ctx)
-	if err != nil {
-		return fmt.Errorf("server %s is removed; creating a token for its replacement: %w", name, err)
-	}
-	var made jointoken.Created
-	if err := json.Unmarshal(data, &made); err != nil {
-		return fmt.Errorf("reading the new join token: %w", err)
+		return fmt.Errorf("server %s is removed, and its replacement has no token: %w", name, err)
 	}
 	result.Join = &joinCommand{Server: other, Token: made.Token}
 	return nil

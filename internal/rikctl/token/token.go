@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"rik.dev/rik/internal/rikctl/access"
 	"rik.dev/rik/internal/rikctl/clierror"
 	"rik.dev/rik/internal/rikctl/cmdline"
+	"rik.dev/rik/internal/rikctl/printer"
 	"rik.dev/rik/internal/rpc/jointoken"
 )
 
@@ -62,7 +62,7 @@ rikctl token create --server --ttl 1h > server-token`),
 			if server {
 				role = jointoken.RoleServer
 			}
-			made, err := t.createToken(cmd.Context(), request, role)
+			made, err := t.CreateToken(cmd.Context(), request, role)
 			if err != nil {
 				return err
 			}
@@ -74,30 +74,6 @@ rikctl token create --server --ttl 1h > server-token`),
 	cmd.Flags().StringVar(&request.Description, "description", "", "purpose of the token")
 	cmd.Flags().BoolVar(&server, "server", false, "create a token with which a machine becomes a server of the cluster and gets its keys")
 	return cmd
-}
-
-func (t *tool) createToken(ctx context.Context, request jointoken.Request, role jointoken.Role) (jointoken.Created, error) {
-	var made jointoken.Created
-	body, err := json.Marshal(request)
-	if err != nil {
-		return made, err
-	}
-	c, _, err := t.RESTClient()
-	if err != nil {
-		return made, err
-	}
-	post := c.Post().AbsPath(jointoken.Path).Body(body).SetHeader("Content-Type", "application/json")
-	if role != jointoken.RoleNode {
-		post.Param(jointoken.RoleParameter, string(role))
-	}
-	data, err := post.DoRaw(ctx)
-	if err != nil {
-		return made, fmt.Errorf("creating a join token: %w", err)
-	}
-	if err := json.Unmarshal(data, &made); err != nil {
-		return made, fmt.Errorf("reading the new join token: %w", err)
-	}
-	return made, nil
 }
 
 func (t *tool) tokenRotateCommand() *cobra.Command {
@@ -128,7 +104,7 @@ func (t *tool) rotateToken(ctx context.Context, id string) error {
 	if old.Expires != nil {
 		request.Seconds = max(1, int64(old.Expires.Sub(old.Created)/time.Second))
 	}
-	made, err := t.createToken(ctx, request, cmp.Or(old.Role, jointoken.RoleNode))
+	made, err := t.CreateToken(ctx, request, cmp.Or(old.Role, jointoken.RoleNode))
 	if err != nil {
 		return err
 	}
@@ -154,8 +130,8 @@ func (t *tool) tokenListCommand() *cobra.Command {
 		Short: "List the join tokens, without their secrets",
 		Args:  cmdline.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "" && output != "json" {
-				return cmdline.Errorf(cmd, "--output %q is not supported; use json", output)
+			if err := printer.CheckJSON(cmd, output); err != nil {
+				return err
 			}
 			return t.listTokens(cmd.Context(), output == "json")
 		},
@@ -166,16 +142,8 @@ func (t *tool) tokenListCommand() *cobra.Command {
 
 func (t *tool) tokens(ctx context.Context) (jointoken.List, error) {
 	var list jointoken.List
-	c, _, err := t.RESTClient()
-	if err != nil {
-		return list, err
-	}
-	data, err := c.Get().AbsPath(jointoken.Path).DoRaw(ctx)
-	if err != nil {
+	if err := t.Read(ctx, jointoken.Path, &list); err != nil {
 		return list, fmt.Errorf("listing the join tokens: %w", err)
-	}
-	if err := json.Unmarshal(data, &list); err != nil {
-		return list, fmt.Errorf("reading the join tokens: %w", err)
 	}
 	return list, nil
 }
@@ -185,21 +153,7 @@ func (t *tool) listTokens(ctx context.Context, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	if asJSON {
-		encoder := json.NewEncoder(t.Streams.Out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(list)
-	}
-	if len(list.Items) == 0 {
-		_, _ = fmt.Fprintln(t.Streams.ErrOut, "There are no join tokens.")
-		return nil
-	}
-	w := printers.GetNewTabWriter(t.Streams.Out)
-	_, _ = fmt.Fprintln(w, "ID\tROLE\tAGE\tEXPIRES\tUSES\tLAST USED\tDESCRIPTION")
-	for _, row := range tokenRows(list.Items, time.Now()) {
-		_, _ = fmt.Fprintln(w, row)
-	}
-	return w.Flush()
+	return printer.List(t.Streams, asJSON, list, "ID\tROLE\tAGE\tEXPIRES\tUSES\tLAST USED\tDESCRIPTION", tokenRows(list.Items, time.Now()), "There are no join tokens.")
 }
 
 // tokenRows returns the lines of the table, relative to the time now.
